@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The coordinator role: batches, from the request to the outcome.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tributary_types::pipeline::Pipeline;
+use tributary_types::{BatchName, Code, Fault, InstantTime, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window};
+
+use crate::timeline::WindowReport;
+use crate::{BoxedError, RowStream, checkpoint, merge, timeline, writer};
+
+/// Runs batches. One batch reads a window of every source, merges them and commits rows and cursors at once.
+#[async_trait]
+pub trait Coordinator: Send + Sync {
+    /// Starts a batch and returns at once. The same request id again answers with the same batch; the same id with
+    /// another pipeline is refused.
+    async fn run_batch(&self, request: RunRequest) -> Result<BatchStatus, Error>;
+
+    /// What a batch is doing, or how it ended.
+    async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error>;
+
+    /// The newest batches, newest first, of one pipeline or of all.
+    async fn list_batches(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchStatus>, Error>;
+
+    /// Follows a batch; the last value has stage [`Stage::Done`].
+    async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error>;
+
+    /// Shows what the next batch would do. Reads no data file and writes nothing.
+    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error>;
+
+    /// The rows a committed batch changed, as they stand in the target at its instant.
+    async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error>;
+}
+
+/// Asks for one batch.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The pipeline, with its SQL loaded.
+    pub pipeline: Pipeline,
+    /// The caller's id.
+    pub request: RequestId,
+    /// Commit at the old cursors even if nothing is new.
+    pub allow_empty: bool,
+}
+
+/// A batch, running or over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BatchStatus {
+    /// Its name, `<pipeline>/<request id>`.
+    pub name: BatchName,
+    /// Its pipeline.
+    pub pipeline: PipelineName,
+    /// The caller's id.
+    pub request: RequestId,
+    /// Where it is.
+    pub stage: Stage,
+    /// How it ended, once it has.
+    pub outcome: Option<Outcome>,
+    /// Requested time of its instant on the target.
+    pub instant: Option<InstantTime>,
+    /// Completion time of its commit.
+    pub completed: Option<InstantTime>,
+    /// `seq` of the cursors it committed.
+    pub seq: Option<u64>,
+    /// What it reads of each source.
+    pub sources: Vec<SourceStatus>,
+    /// Rows and files that reached the target.
+    pub written: Written,
+    /// Milliseconds spent in each stage.
+    pub timings: Vec<(Stage, u64)>,
+    /// Most memory that was ever counted, in bytes.
+    pub peak_memory: u64,
+    /// Why it did not commit.
+    pub error: Option<Failure>,
+    /// When it started, milliseconds since the epoch.
+    pub started_millis: i64,
+}
+
+/// One source in a batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceStatus {
+    /// The source.
+    pub source: SourceName,
+    /// What is read of it; `None` for a look-up.
+    pub window: Option<Window>,
+    /// Figures of the plan.
+    pub report: WindowReport,
+    /// Rows read so far.
+    pub rows: u64,
+}
+
+/// What reached the target.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// Rows of the query's result.
+    pub rows: u64,
+    /// Rows that were not in the table before.
+    pub inserts: u64,
+    /// Rows that replaced a stored one.
+    pub updates: u64,
+    /// Files written.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Why a batch did not commit, as it is told to a caller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind.
+    pub code: Code,
+    /// What to do.
+    pub retry: Retry,
+    /// Stable name.
+    pub reason: String,
+    /// The message with its causes.
+    pub message: String,
+}
+
+/// What the next batch would do.
+#[derive(Debug, Clone)]
+pub struct PlannedBatch {
+    /// Windows of the sources.
+    pub sources: Vec<SourceStatus>,
+    /// Whether there is anything to do.
+    pub has_news: bool,
+    /// Logical and physical plan, and the result's schema, as text.
+    pub logical_plan: String,
+    /// The physical plan.
+    pub physical_plan: String,
+    /// Columns of the result: name and type.
+    pub columns: Vec<(String, String)>,
+}
+
+/// The rows of a committed batch.
+pub struct OpenedBatch {
+    /// Schema of the rows.
+    pub schema: arrow::datatypes::SchemaRef,
+    /// The rows.
+    pub rows: RowStream,
+    /// The batch.
+    pub status: BatchStatus,
+}
+
+/// Why a batch did not commit, or a request was not served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The pipeline is wrong.
+    #[error("pipeline `{pipeline}`: {}", problems.join("; "))]
+    Pipeline {
+        /// The pipeline.
+        pipeline: String,
+        /// Every problem.
+        problems: Vec<String>,
+    },
+    /// No such batch.
+    #[error("there is no batch `{name}`")]
+    NoBatch {
+        /// What was asked for.
+        name: String,
+    },
+    /// The request id stands for another pipeline.
+    #[error("request id `{request}` was used for another pipeline definition: use a new id")]
+    RequestReused {
+        /// The id.
+        request: RequestId,
+    },
+    /// Another batch of the pipeline runs.
+    #[error("batch `{running}` of the pipeline is still running")]
+    Busy {
+        /// It.
+        running: String,
+    },
+    /// The target is not what the pipeline says.
+    #[error("target `{url}`: {what}")]
+    Target {
+        /// The target.
+        url: String,
+        /// What differs, and what to do.
+        what: String,
+    },
+    /// Positions are bound to other sources than in the last commit.
+    #[error(
+        "the sources are bound in another order than in commit {instant}: the SQL names them by position, so it would \
+         read other tables. Restore the order, name them as `<SRC:name>`, or set `accept_binding_change = true` once"
+    )]
+    Binding {
+        /// The last commit.
+        instant: InstantTime,
+    },
+    /// A source has no cursor, and the pipeline does not say where to start.
+    #[error(
+        "source `{source_name}` has no cursor in the target and no `start`: say where to begin, for example \
+         `start = \"snapshot\"`"
+    )]
+    NoStart {
+        /// The source.
+        source_name: SourceName,
+    },
+    /// Somebody else was faster, or the target changed in between.
+    #[error("conflict on target `{url}`: {what}")]
+    Conflict {
+        /// The target.
+        url: String,
+        /// What happened.
+        what: String,
+    },
+    /// The commit was sent and it is not known whether it arrived.
+    #[error("the outcome of commit {instant} on `{url}` is unknown; it is read back before anything else happens")]
+    Unknown {
+        /// The target.
+        url: String,
+        /// The instant.
+        instant: InstantTime,
+        /// The store's error.
+        #[source]
+        source: BoxedError,
+    },
+    /// A batch's rows can no longer be read.
+    #[error("batch `{name}` can no longer be pulled: {what}")]
+    Gone {
+        /// The batch.
+        name: String,
+        /// Why.
+        what: String,
+    },
+    /// The time limit ran out.
+    #[error("the batch did not finish within {limit}; raise `limits.timeout`")]
+    Timeout {
+        /// The limit.
+        limit: String,
+    },
+    /// The store of the target failed.
+    #[error("the store of `{url}` failed while {doing}")]
+    Store {
+        /// The target.
+        url: String,
+        /// What was being attempted.
+        doing: String,
+        /// Its error.
+        #[source]
+        source: BoxedError,
+    },
+    /// A source failed.
+    #[error(transparent)]
+    Timeline(#[from] timeline::Error),
+    /// The cursors failed.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// The merge failed.
+    #[error(transparent)]
+    Merge(#[from] merge::Error),
+    /// The writer failed.
+    #[error(transparent)]
+    Writer(#[from] writer::Error),
+    /// The role itself could not be reached.
+    #[error("the coordinator did not answer while {doing}")]
+    Unreachable {
+        /// What was being attempted.
+        doing: String,
+        /// The transport's error.
+        #[source]
+        source: BoxedError,
+    },
+    /// An answer of a remote coordinator whose kind this version does not know.
+    #[error("{message}")]
+    Other {
+        /// What kind of failure.
+        code: Code,
+        /// What to do.
+        retry: Retry,
+        /// Its message.
+        message: String,
+    },
+}
+
+impl Fault for Error {
+    fn code(&self) -> Code {
+        match self {
+            Error::Pipeline { .. } | Error::Target { .. } | Error::Binding { .. } | Error::NoStart { .. } => Code::Invalid,
+            Error::NoBatch { .. } => Code::NotFound,
+            Error::RequestReused { .. } => Code::Exists,
+            Error::Busy { .. } => Code::Overloaded,
+            Error::Conflict { .. } => Code::Conflict,
+            Error::Unknown { .. } | Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
+            Error::Gone { .. } => Code::NotFound,
+            Error::Timeout { .. } => Code::Timeout,
+            Error::Timeline(error) => error.code(),
+            Error::Checkpoint(error) => error.code(),
+            Error::Merge(error) => error.code(),
+            Error::Writer(error) => error.code(),
+            Error::Other { code, .. } => *code,
+        }
+    }
+
+    fn retry(&self) -> Retry {
+        match self {
+            Error::Unknown { .. } => Retry::ReadBack,
+            Error::Busy { .. } | Error::Store { .. } | Error::Timeout { .. } => Retry::Again,
+            // A run request that got no answer may have started a batch; its id makes asking again safe.
+            Error::Unreachable { .. } => Retry::Again,
+            Error::Conflict { .. } => Retry::Rebase,
+            Error::Timeline(error) => error.retry(),
+            Error::Checkpoint(error) => error.retry(),
+            Error::Merge(error) => error.retry(),
+            Error::Writer(error) => error.retry(),
+            Error::Other { retry, .. } => *retry,
+            _ => Retry::Never,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Error::Pipeline { .. } => "PIPELINE_INVALID",
+            Error::NoBatch { .. } => "BATCH_NOT_FOUND",
+            Error::RequestReused { .. } => "REQUEST_REUSED",
+            Error::Busy { .. } => "PIPELINE_BUSY",
+            Error::Target { .. } => "TARGET_MISMATCH",
+            Error::Binding { .. } => "BINDING_CHANGED",
+            Error::NoStart { .. } => "START_MISSING",
+            Error::Conflict { .. } => "TARGET_CONFLICT",
+            Error::Unknown { .. } => "COMMIT_UNKNOWN",
+            Error::Gone { .. } => "BATCH_GONE",
+            Error::Timeout { .. } => "TIMEOUT",
+            Error::Store { .. } => "STORE_UNAVAILABLE",
+            Error::Timeline(error) => error.reason(),
+            Error::Checkpoint(error) => error.reason(),
+            Error::Merge(error) => error.reason(),
+            Error::Writer(error) => error.reason(),
+            Error::Unreachable { .. } => "ROLE_UNREACHABLE",
+            Error::Other { .. } => "OTHER",
+        }
+    }
+}
+
+impl Error {
+    /// How a batch that failed with this error ended.
+    pub fn outcome(&self) -> Outcome {
+        if self.retry() == Retry::ReadBack {
+            return Outcome::Unknown;
+        }
+        match self.code() {
+            Code::Invalid | Code::Unsupported | Code::Exists => Outcome::Rejected,
+            Code::Conflict | Code::Fenced => Outcome::Conflict,
+            Code::Cancelled => Outcome::Cancelled,
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// The error as it is told to a caller: the message with all its causes on one line.
+    pub fn failure(&self) -> Failure {
+        let mut message = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(current) = cause {
+            let text = current.to_string();
+            // Transparent wrappers repeat their source's text.
+            if !message.ends_with(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
+            cause = current.source();
+        }
+        Failure { code: self.code(), retry: self.retry(), reason: self.reason().to_string(), message }
+    }
+}

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The timeline role: reading Hudi tables.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tributary_types::pipeline::{OnLate, TableType};
+use tributary_types::{Code, Cursor, Fault, InstantTime, Retry, SourceName, Zone};
+
+use crate::predicate::Predicate;
+use crate::{BoxedError, RowStream};
+
+/// Reads Hudi tables: what they are, what changed in them, and the rows.
+///
+/// Planning fixes everything a batch will read; reading a split later never looks at the timeline again, so what
+/// was planned is what is delivered, whatever commits arrive in between.
+#[async_trait]
+pub trait Timeline: Send + Sync {
+    /// What the table at `url` is, as of now.
+    async fn describe(&self, url: &str) -> Result<TableInfo, Error>;
+
+    /// Fixes the window of one source and pins its files. Safe to repeat.
+    async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error>;
+
+    /// Streams the rows of one split. Safe to repeat: the same rows in the same order.
+    async fn read(&self, request: ReadRequest) -> Result<RowStream, Error>;
+}
+
+/// What a table is.
+#[derive(Debug, Clone)]
+pub struct TableInfo {
+    /// Base path or URL.
+    pub url: String,
+    /// `hoodie.table.name`.
+    pub name: String,
+    /// `hoodie.table.version`.
+    pub version: u32,
+    /// Copy-on-write or merge-on-read.
+    pub table_type: TableType,
+    /// The zone of its instants.
+    pub zone: Zone,
+    /// Identity of the table: another table at the same path has another.
+    pub fingerprint: String,
+    /// Record key columns.
+    pub record_key: Vec<String>,
+    /// Partition columns.
+    pub partition_by: Vec<String>,
+    /// Ordering columns.
+    pub ordering: Vec<String>,
+    /// Schema as of the newest commit, without meta columns. `None` for a table that never had a commit nor a
+    /// schema of its own.
+    pub schema: Option<SchemaRef>,
+    /// Newest completed data commit.
+    pub newest: Option<InstantFact>,
+}
+
+/// One completed commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstantFact {
+    /// Requested time, which is what `_hoodie_commit_time` holds.
+    pub requested: InstantTime,
+    /// Completion time.
+    pub completed: InstantTime,
+    /// `commit`, `replacecommit`, …
+    pub action: String,
+}
+
+/// Where a window begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begin {
+    /// After this cursor.
+    After(Cursor),
+    /// At the newest commit, which is delivered.
+    Latest,
+    /// At the first commit; refused when commits were archived.
+    Earliest,
+    /// With the whole table.
+    Snapshot,
+}
+
+/// What of a source the query names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Views {
+    /// `<SRC:x>`: rows changed in the window.
+    pub changed: bool,
+    /// `<SNAP:x>`: the table at the window's end.
+    pub end: bool,
+    /// `<PREV:x>`: the table at the window's beginning.
+    pub begin: bool,
+}
+
+/// Asks for the window of one source.
+#[derive(Debug, Clone)]
+pub struct PlanRequest {
+    /// Which source, for messages.
+    pub source: SourceName,
+    /// Base path or URL of the table.
+    pub url: String,
+    /// Where to begin.
+    pub begin: Begin,
+    /// A look-up: there is no window, only the table as of now or the ceiling.
+    pub lookup: bool,
+    /// At most this many data commits, ties included.
+    pub num_instants: usize,
+    /// Nothing that completed after this time (milliseconds since the epoch, UTC) is in the window.
+    pub ceiling_millis: Option<i64>,
+    /// End exactly here: the plan of a batch that is planned again after its files moved.
+    pub pinned_end: Option<Cursor>,
+    /// Identity of the table that the cursor belongs to; another one is refused.
+    pub fingerprint: Option<String>,
+    /// Instants delivered by earlier batches, to notice late ones.
+    pub recent: Vec<InstantTime>,
+    /// What to do with late ones.
+    pub on_late: OnLate,
+    /// Which relations to pin.
+    pub views: Views,
+    /// Whether relations show the five meta columns.
+    pub meta_columns: bool,
+}
+
+/// The fixed window of one source.
+#[derive(Debug, Clone)]
+pub struct SourcePlan {
+    /// Which source.
+    pub source: SourceName,
+    /// What the table is.
+    pub table: TableInfo,
+    /// Exclusive begin; `None` for a first window that takes the whole table.
+    pub begin: Option<Cursor>,
+    /// Inclusive end: the cursor after the batch. For a look-up, the time it is as of.
+    pub end: Cursor,
+    /// Data commits in the window, in the cursor's order. Empty for a whole-table window and for a look-up.
+    pub instants: Vec<InstantFact>,
+    /// Whether the source has news for a batch: rows may be in the window.
+    pub has_news: bool,
+    /// Whether `num_instants` ended the window before the newest commit.
+    pub limited: bool,
+    /// Up to when (milliseconds since the epoch, UTC) this listing saw every commit that will ever complete.
+    pub frontier_millis: i64,
+    /// Instants delivered lately, after this window: goes into the checkpoint.
+    pub recent: Vec<InstantTime>,
+    /// `<SRC:x>`.
+    pub changed: Option<Relation>,
+    /// `<SNAP:x>`.
+    pub at_end: Option<Relation>,
+    /// `<PREV:x>`.
+    pub at_begin: Option<Relation>,
+    /// Figures for the report.
+    pub report: WindowReport,
+}
+
+/// A pinned relation: its schema and every file that makes it.
+#[derive(Debug, Clone)]
+pub struct Relation {
+    /// Schema of every batch that its splits deliver, before projection.
+    pub schema: SchemaRef,
+    /// The pieces it can be read in, in parallel.
+    pub splits: Vec<Split>,
+}
+
+/// One file slice of a pinned relation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Split {
+    /// Base path or URL of the table.
+    pub url: String,
+    /// Partition path, empty for a table without partitions.
+    pub partition: String,
+    /// File group.
+    pub file_id: String,
+    /// Base file, relative to the table.
+    pub path: String,
+    /// Size of the base file in bytes, 0 where unknown.
+    pub bytes: u64,
+    /// Only rows whose `_hoodie_commit_time` is one of these; `None`: all rows.
+    pub instants: Option<Arc<Vec<InstantTime>>>,
+}
+
+/// Asks for the rows of one split.
+#[derive(Debug, Clone)]
+pub struct ReadRequest {
+    /// The split.
+    pub split: Split,
+    /// Full schema of the relation.
+    pub schema: SchemaRef,
+    /// Columns wanted, as positions in `schema`, in the order wanted; `None`: all.
+    pub projection: Option<Vec<usize>>,
+    /// Rows that cannot match may be left out.
+    pub predicate: Option<Predicate>,
+    /// Rows a batch holds at most.
+    pub batch_rows: usize,
+}
+
+/// Figures of one window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowReport {
+    /// Data commits in the window.
+    pub instants: usize,
+    /// Files pinned for all relations.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Oldest pending data instant on the timeline.
+    pub oldest_pending: Option<InstantTime>,
+    /// Data commits after the window's end that are complete already.
+    pub lag_instants: usize,
+    /// Seconds between the window's end and the newest complete commit.
+    pub lag_seconds: u64,
+    /// Commits between the next begin and the first instant still on the active timeline: how far the archiver and
+    /// cleaner may advance before this source becomes stale.
+    pub headroom_instants: usize,
+    /// Late instants that were delivered on request.
+    pub late_delivered: Vec<InstantTime>,
+}
+
+/// Why a table cannot be read so.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no Hudi table.
+    #[error("no Hudi table at `{url}`: `.hoodie/hoodie.properties` is missing; check the path of {what}")]
+    NoTable {
+        /// Where it was looked for.
+        url: String,
+        /// What named it.
+        what: String,
+    },
+    /// A table version that is not read.
+    #[error("table `{url}` has version {version}: versions {supported} can be read")]
+    Version {
+        /// The table.
+        url: String,
+        /// Its version.
+        version: u32,
+        /// What can be read.
+        supported: &'static str,
+    },
+    /// Something about the table that is not supported, by name.
+    #[error("table `{url}`: {what}")]
+    Unsupported {
+        /// The table.
+        url: String,
+        /// What is not supported, and what to do.
+        what: String,
+    },
+    /// Another table is at the path now.
+    #[error(
+        "source `{source_name}`: `{url}` is not the table its cursor belongs to (fingerprint {found}, expected \
+         {expected}); it was re-created: reset the source's cursor to read the new table"
+    )]
+    Recreated {
+        /// The source.
+        source_name: SourceName,
+        /// The table.
+        url: String,
+        /// Fingerprint found.
+        found: String,
+        /// Fingerprint in the cursor.
+        expected: String,
+    },
+    /// The cursor's own commit is gone: the table was restored to an earlier state.
+    #[error(
+        "source `{source_name}`: cursor {cursor} names a commit that `{url}` no longer has, in its timeline or its \
+         history; the table was restored below it: reset the source's cursor"
+    )]
+    Restored {
+        /// The source.
+        source_name: SourceName,
+        /// The table.
+        url: String,
+        /// The cursor.
+        cursor: Cursor,
+    },
+    /// Commits after the cursor are archived or cleaned.
+    #[error(
+        "source `{source_name}`: commits after cursor {cursor} are no longer readable in `{url}`; the earliest \
+         readable one is {earliest}. Reset the source to `snapshot`, or to {earliest} to accept the gap"
+    )]
+    Stale {
+        /// The source.
+        source_name: SourceName,
+        /// The table.
+        url: String,
+        /// The cursor.
+        cursor: Cursor,
+        /// Earliest instant that can still be read.
+        earliest: String,
+    },
+    /// A commit completed inside a window that was read already.
+    #[error(
+        "source `{source_name}`: commit {instant} completed at {completed}, inside a window already read, and was \
+         not delivered; set `on_late_instant = \"deliver\"` to read it with the next batch"
+    )]
+    Late {
+        /// The source.
+        source_name: SourceName,
+        /// Its requested time.
+        instant: InstantTime,
+        /// Its completion time.
+        completed: InstantTime,
+    },
+    /// The cursor is in a clock that this table version does not keep.
+    #[error("source `{source_name}`: cursor {cursor} does not fit table `{url}` of version {version}: {hint}")]
+    Clock {
+        /// The source.
+        source_name: SourceName,
+        /// The table.
+        url: String,
+        /// The cursor.
+        cursor: Cursor,
+        /// The table's version.
+        version: u32,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The cursor lies after everything the table ever did.
+    #[error("source `{source_name}`: cursor {cursor} is after the newest commit {newest} of `{url}`")]
+    Beyond {
+        /// The source.
+        source_name: SourceName,
+        /// The table.
+        url: String,
+        /// The cursor.
+        cursor: Cursor,
+        /// The newest completion time.
+        newest: String,
+    },
+    /// The schema of a file cannot be widened to the table's.
+    #[error("table `{url}`, file `{file}`: column `{column}` is {found}, the table's schema says {expected}: {hint}")]
+    Schema {
+        /// The table.
+        url: String,
+        /// The file, or the commit.
+        file: String,
+        /// The column.
+        column: String,
+        /// Type in the file.
+        found: String,
+        /// Type in the table.
+        expected: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// A pinned file is gone.
+    #[error("table `{url}`: file `{file}` was pinned by the plan and is gone (cleaned or rolled back since)")]
+    FileGone {
+        /// The table.
+        url: String,
+        /// The file.
+        file: String,
+    },
+    /// A file of the table is not what its format says.
+    #[error("table `{url}`: `{file}` cannot be read: {detail}")]
+    Corrupt {
+        /// The table.
+        url: String,
+        /// The file.
+        file: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The store did not answer.
+    #[error("the store of `{url}` failed while {doing}")]
+    Store {
+        /// The table.
+        url: String,
+        /// What was being attempted.
+        doing: String,
+        /// Its error.
+        #[source]
+        source: BoxedError,
+    },
+    /// The role itself could not be reached.
+    #[error("the timeline role did not answer while {doing}")]
+    Unreachable {
+        /// What was being attempted.
+        doing: String,
+        /// The transport's error.
+        #[source]
+        source: BoxedError,
+    },
+    /// An answer of a remote role whose kind this version does not know.
+    #[error("{message}")]
+    Other {
+        /// What kind of failure.
+        code: Code,
+        /// What to do.
+        retry: Retry,
+        /// The role's message.
+        message: String,
+    },
+}
+
+impl Fault for Error {
+    fn code(&self) -> Code {
+        match self {
+            Error::NoTable { .. } => Code::NotFound,
+            Error::Version { .. } | Error::Unsupported { .. } => Code::Unsupported,
+            Error::Recreated { .. }
+            | Error::Restored { .. }
+            | Error::Stale { .. }
+            | Error::Late { .. }
+            | Error::Clock { .. }
+            | Error::Beyond { .. }
+            | Error::Schema { .. } => Code::Invalid,
+            Error::FileGone { .. } => Code::Conflict,
+            Error::Corrupt { .. } => Code::Corrupt,
+            Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
+            Error::Other { code, .. } => *code,
+        }
+    }
+
+    fn retry(&self) -> Retry {
+        match self {
+            Error::FileGone { .. } => Retry::Rebase,
+            Error::Store { .. } | Error::Unreachable { .. } => Retry::Again,
+            Error::Other { retry, .. } => *retry,
+            _ => Retry::Never,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Error::NoTable { .. } => "TABLE_NOT_FOUND",
+            Error::Version { .. } => "TABLE_VERSION_UNSUPPORTED",
+            Error::Unsupported { .. } => "TABLE_UNSUPPORTED",
+            Error::Recreated { .. } => "SOURCE_RECREATED",
+            Error::Restored { .. } => "SOURCE_RESTORED",
+            Error::Stale { .. } => "CURSOR_STALE",
+            Error::Late { .. } => "LATE_INSTANT",
+            Error::Clock { .. } => "CURSOR_CLOCK",
+            Error::Beyond { .. } => "CURSOR_BEYOND",
+            Error::Schema { .. } => "SCHEMA_UNRESOLVABLE",
+            Error::FileGone { .. } => "FILE_GONE",
+            Error::Corrupt { .. } => "TABLE_CORRUPT",
+            Error::Store { .. } => "STORE_UNAVAILABLE",
+            Error::Unreachable { .. } => "ROLE_UNREACHABLE",
+            Error::Other { .. } => "OTHER",
+        }
+    }
+}

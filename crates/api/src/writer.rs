@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The writer role: staging the files of one instant.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tributary_types::pipeline::{OnNullKey, Operation};
+use tributary_types::{Code, Fault, InstantTime, MemoryBudget, MemoryExceeded, Retry};
+
+use crate::{BoxedError, RowError, RowStream};
+
+/// Turns rows into files of one pending instant. It never completes an instant and never rolls one back.
+///
+/// Every key is tagged against exactly the file slices of [`StageRequest::slices`], never against what the table
+/// looks like by now. Staged files are invisible until the coordinator completes the instant.
+#[async_trait]
+pub trait Writer: Send + Sync {
+    /// Reads all of `rows` and stages them. On an error everything staged so far is left for the rollback of the
+    /// instant: markers name every file that may exist.
+    async fn stage(&self, request: StageRequest, rows: RowStream) -> Result<Staged, Error>;
+}
+
+/// One staging.
+#[derive(Debug, Clone)]
+pub struct StageRequest {
+    /// Base path or URL of the target.
+    pub url: String,
+    /// The pending instant the files belong to.
+    pub instant: InstantTime,
+    /// Number of this attempt, part of every file name, so that two attempts never share a file.
+    pub attempt: u32,
+    /// Schema of the rows, which is the table's schema without meta columns.
+    pub schema: SchemaRef,
+    /// How rows enter.
+    pub operation: Operation,
+    /// How keys and partitions are made.
+    pub keys: KeySettings,
+    /// Columns of which the greatest value wins; empty: the later row wins.
+    pub ordering: Vec<String>,
+    /// What to do with a null key.
+    pub on_null_key: OnNullKey,
+    /// The newest file slice of every group of the pinned state.
+    pub slices: Arc<Vec<TargetSlice>>,
+    /// The batch's memory.
+    pub budget: MemoryBudget,
+    /// Temporary disk space in bytes.
+    pub spill_bytes: u64,
+}
+
+/// How record keys and partition paths are made from a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeySettings {
+    /// Record key columns, in order.
+    pub record_key: Vec<String>,
+    /// Partition columns, in order.
+    pub partition_by: Vec<String>,
+    /// Keys are `field:value,…` even for a single column (Hudi's complex key generator).
+    pub complex: bool,
+    /// Partition paths are `column=value`.
+    pub hive_style: bool,
+    /// Partition values are percent-encoded.
+    pub url_encode: bool,
+}
+
+/// A file slice of the target that rows may belong to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetSlice {
+    /// Partition path.
+    pub partition: String,
+    /// File group.
+    pub file_id: String,
+    /// Base file, relative to the table.
+    pub path: String,
+    /// Instant that wrote the base file.
+    pub instant: InstantTime,
+    /// Size in bytes.
+    pub bytes: u64,
+}
+
+/// What was staged.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Staged {
+    /// One per file.
+    pub files: Vec<StagedFile>,
+    /// Rows that came in.
+    pub rows_in: u64,
+    /// Rows left out because an equal key with a higher ordering (or a later row) was in the batch.
+    pub rows_combined: u64,
+    /// Rows left out because the stored row has the higher ordering.
+    pub rows_outdated: u64,
+    /// Rows left out because their key was null.
+    pub rows_null_key: u64,
+}
+
+/// One staged base file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StagedFile {
+    /// Partition path.
+    pub partition: String,
+    /// File group.
+    pub file_id: String,
+    /// Path relative to the table.
+    pub path: String,
+    /// Base file of the slice it replaces and the instant that wrote that; `None` for a new group.
+    pub previous: Option<(String, InstantTime)>,
+    /// Rows in the file.
+    pub rows: u64,
+    /// Rows of the batch that were not in the table.
+    pub inserts: u64,
+    /// Rows of the batch that replaced a stored one.
+    pub updates: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Statistics of each column, for the metadata table where it keeps them.
+    #[serde(default)]
+    pub columns: Vec<ColumnStats>,
+}
+
+/// Statistics of one column of one file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ColumnStats {
+    /// Column name.
+    pub column: String,
+    /// Rows with a null.
+    pub nulls: u64,
+    /// All rows.
+    pub values: u64,
+}
+
+/// Why rows could not be staged.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A key or partition column is null or missing.
+    #[error("record key column `{column}` is null in {rows} row(s) of the batch; set `target.on_null_key = \"drop\"` to leave such rows out")]
+    NullKey {
+        /// The column.
+        column: String,
+        /// How many rows of the record batch at hand.
+        rows: usize,
+    },
+    /// A key column is empty, which Hudi refuses too.
+    #[error("record key column `{column}` holds an empty string: a record key must not be empty")]
+    EmptyKey {
+        /// The column.
+        column: String,
+    },
+    /// A column that keys, partitions or ordering need is not in the rows.
+    #[error("the query's result has no column `{column}`, which `target.{role}` names; it has: {present}")]
+    MissingColumn {
+        /// The column.
+        column: String,
+        /// `record_key`, `partition_by` or `ordering`.
+        role: &'static str,
+        /// What there is.
+        present: String,
+    },
+    /// A type that cannot be a key or a partition, or cannot be stored in a Hudi table.
+    #[error("column `{column}` of type {found}: {what}")]
+    Type {
+        /// The column.
+        column: String,
+        /// Its type.
+        found: String,
+        /// What does not work, and what to do.
+        what: String,
+    },
+    /// The rows themselves failed.
+    #[error(transparent)]
+    Rows(#[from] RowError),
+    /// The memory budget is used up.
+    #[error(transparent)]
+    Memory(#[from] MemoryExceeded),
+    /// The spill limit is used up.
+    #[error("the batch needs more than {limit} bytes of temporary disk space; raise `limits.spill`")]
+    Spill {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A file of the target is not what its format says.
+    #[error("target `{url}`: `{file}` cannot be read: {detail}")]
+    Corrupt {
+        /// The table.
+        url: String,
+        /// The file.
+        file: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The store or the local disk did not answer.
+    #[error("the store of `{url}` failed while {doing}")]
+    Store {
+        /// The table.
+        url: String,
+        /// What was being attempted.
+        doing: String,
+        /// Its error.
+        #[source]
+        source: BoxedError,
+    },
+    /// The role itself could not be reached; what it staged is unknown.
+    #[error("the writer role did not answer while {doing}")]
+    Unreachable {
+        /// What was being attempted.
+        doing: String,
+        /// The transport's error.
+        #[source]
+        source: BoxedError,
+    },
+    /// An answer of a remote role whose kind this version does not know.
+    #[error("{message}")]
+    Other {
+        /// What kind of failure.
+        code: Code,
+        /// What to do.
+        retry: Retry,
+        /// The role's message.
+        message: String,
+    },
+}
+
+impl Fault for Error {
+    fn code(&self) -> Code {
+        match self {
+            Error::NullKey { .. } | Error::EmptyKey { .. } | Error::MissingColumn { .. } | Error::Type { .. } => {
+                Code::Invalid
+            }
+            Error::Rows(error) => error.code(),
+            Error::Memory(_) | Error::Spill { .. } => Code::Overloaded,
+            Error::Corrupt { .. } => Code::Corrupt,
+            Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
+            Error::Other { code, .. } => *code,
+        }
+    }
+
+    fn retry(&self) -> Retry {
+        match self {
+            Error::Rows(error) => error.retry(),
+            // The same batch meets the same limit.
+            Error::Memory(_) | Error::Spill { .. } => Retry::Never,
+            Error::Store { .. } | Error::Unreachable { .. } => Retry::Again,
+            Error::Other { retry, .. } => *retry,
+            _ => Retry::Never,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Error::NullKey { .. } => "NULL_KEY",
+            Error::EmptyKey { .. } => "EMPTY_KEY",
+            Error::MissingColumn { .. } => "COLUMN_MISSING",
+            Error::Type { .. } => "TYPE_UNSUPPORTED",
+            Error::Rows(error) => error.reason(),
+            Error::Memory(_) => "MEMORY_EXCEEDED",
+            Error::Spill { .. } => "SPILL_EXCEEDED",
+            Error::Corrupt { .. } => "TABLE_CORRUPT",
+            Error::Store { .. } => "STORE_UNAVAILABLE",
+            Error::Unreachable { .. } => "ROLE_UNREACHABLE",
+            Error::Other { .. } => "OTHER",
+        }
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cursors and the windows between them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::instant::{InstantError, InstantTime};
+
+/// How far a source has been read, in the clock that its table version orders commits by.
+///
+/// Table version 6 has no completion times, so its cursor is the requested time; versions 8 and 9 are read in the
+/// order in which commits completed. The two never compare: see [`Cursor::same_clock`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Cursor {
+    /// Everything requested at or before this instant was read.
+    Requested(InstantTime),
+    /// Everything completed at or before this instant was read.
+    Completed(InstantTime),
+}
+
+/// Why a text is not a cursor.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CursorError {
+    /// The text names no clock.
+    #[error("`{text}` is not a cursor: expected `requested:<instant>` or `completed:<instant>`")]
+    NoClock {
+        /// The refused text.
+        text: String,
+    },
+    /// What follows the clock is no instant.
+    #[error(transparent)]
+    Instant(#[from] InstantError),
+}
+
+impl Cursor {
+    /// The instant, whatever the clock.
+    pub fn instant(&self) -> &InstantTime {
+        match self {
+            Cursor::Requested(instant) | Cursor::Completed(instant) => instant,
+        }
+    }
+
+    /// Whether both cursors count in the same clock, so that comparing their instants means something.
+    pub fn same_clock(&self, other: &Cursor) -> bool {
+        matches!(
+            (self, other),
+            (Cursor::Requested(_), Cursor::Requested(_)) | (Cursor::Completed(_), Cursor::Completed(_))
+        )
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cursor::Requested(instant) => write!(f, "requested:{instant}"),
+            Cursor::Completed(instant) => write!(f, "completed:{instant}"),
+        }
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = CursorError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            Some(("requested", instant)) => Ok(Cursor::Requested(instant.parse()?)),
+            Some(("completed", instant)) => Ok(Cursor::Completed(instant.parse()?)),
+            _ => Err(CursorError::NoClock { text: text.to_string() }),
+        }
+    }
+}
+
+impl TryFrom<String> for Cursor {
+    type Error = CursorError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Cursor> for String {
+    fn from(cursor: Cursor) -> Self {
+        cursor.to_string()
+    }
+}
+
+/// What one batch reads of a source: commits after `begin` up to and including `end`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Exclusive; `None` when the source is read from nothing (its first window, taken as a snapshot).
+    pub begin: Option<Cursor>,
+    /// Inclusive; the cursor after the batch.
+    pub end: Cursor,
+}
+
+impl Window {
+    /// Whether the window holds nothing: the source is where it was.
+    pub fn is_empty(&self) -> bool {
+        self.begin.as_ref() == Some(&self.end)
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.begin {
+            Some(begin) => write!(f, "({begin}, {}]", self.end),
+            None => write!(f, "(start, {}]", self.end),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_what_it_prints() {
+        for text in ["completed:20250606182826197", "requested:20250606182826"] {
+            assert_eq!(text.parse::<Cursor>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_bare_instant_is_not_a_cursor() {
+        let refused = "20250606182826197".parse::<Cursor>();
+        assert!(matches!(refused, Err(CursorError::NoClock { .. })));
+    }
+
+    #[test]
+    fn cursors_of_different_clocks_do_not_share_a_clock() {
+        let requested: Cursor = "requested:20250606182826197".parse().unwrap();
+        let completed: Cursor = "completed:20250606182826197".parse().unwrap();
+        assert!(!requested.same_clock(&completed));
+        assert!(completed.same_clock(&completed.clone()));
+    }
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The words every part of Tributary shares: instants, cursors, checkpoints, names, outcomes, faults, the clock and
+//! the memory budget.
+//!
+//! Nothing here does I/O or knows Arrow, tokio or gRPC, so every decision that is built from these types can be
+//! tested as a pure function. A value that reached one of these types is valid: text from outside is parsed at the
+//! edge, once.
+
+mod checkpoint;
+mod clock;
+mod cursor;
+mod fault;
+mod instant;
+mod memory;
+mod names;
+mod outcome;
+pub mod pipeline;
+
+pub use checkpoint::{
+    Checkpoint, CheckpointError, FLAT_KEY, FLAT_KEY_V2, RECENT_INSTANTS, REQUESTS_KEPT, RequestRecord, SourceCheckpoint,
+    checkpoint_key, flat_form, parse_flat_form, pipeline_of_key,
+};
+pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
+pub use cursor::{Cursor, CursorError, Window};
+pub use fault::{Code, Fault, Retry};
+pub use instant::{InstantError, InstantTime, Zone};
+pub use memory::{MemoryBudget, MemoryExceeded, Reservation};
+pub use names::{BatchName, NameError, PipelineName, RequestId, SourceName};
+pub use outcome::{Outcome, Stage};

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names of pipelines, sources, batches and requests.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a text cannot be such a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing is left to name.
+    #[error("a {what} name is empty")]
+    Empty {
+        /// Which kind of name.
+        what: &'static str,
+    },
+    /// A character that the flat checkpoint, a placeholder or a URL could not hold.
+    #[error("{what} name `{name}` holds {found:?}: {allowed}")]
+    Character {
+        /// Which kind of name.
+        what: &'static str,
+        /// The refused name.
+        name: String,
+        /// The character that is not allowed.
+        found: char,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// Longer than any store or header should carry.
+    #[error("{what} name `{name}` has {length} characters, at most {limit} are allowed")]
+    Long {
+        /// Which kind of name.
+        what: &'static str,
+        /// The refused name.
+        name: String,
+        /// Its length in characters.
+        length: usize,
+        /// The limit in characters.
+        limit: usize,
+    },
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, $what:literal, $limit:literal, $allowed:literal, $allow:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $type(String);
+
+        impl $type {
+            /// Parses and checks the name.
+            pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
+                let name = name.into();
+                let length = name.chars().count();
+                if length == 0 {
+                    return Err(NameError::Empty { what: $what });
+                }
+                if length > $limit {
+                    return Err(NameError::Long { what: $what, name, length, limit: $limit });
+                }
+                let allow: fn(char) -> bool = $allow;
+                match name.chars().find(|c| !allow(*c)) {
+                    Some(found) => Err(NameError::Character { what: $what, name, found, allowed: $allowed }),
+                    None => Ok($type(name)),
+                }
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = NameError;
+
+            fn try_from(name: String) -> Result<Self, Self::Error> {
+                Self::new(name)
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(name: $type) -> Self {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name!(
+    /// A pipeline's name: part of a commit's metadata key, a URL and a metric label.
+    PipelineName, "pipeline", 128, "letters, digits, `_`, `-` and `.` are allowed",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+);
+name!(
+    /// A source's name: `<SRC:name>` in SQL and `name=value` in the flat checkpoint. It may hold dots, but no `=`,
+    /// `,`, `<`, `>`, white space or control character.
+    SourceName, "source", 128, "`=`, `,`, `<`, `>`, white space and control characters are not allowed",
+    |c| !c.is_control() && !c.is_whitespace() && !matches!(c, '=' | ',' | '<' | '>')
+);
+name!(
+    /// A caller's id for one request. Whoever sends the same id again gets the same batch.
+    RequestId, "request", 128, "letters, digits, `_`, `-`, `.` and `:` are allowed",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':')
+);
+name!(
+    /// A batch's name, `<pipeline>/<number or request id>`.
+    BatchName, "batch", 300, "letters, digits, `_`, `-`, `.`, `:` and `/` are allowed",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/')
+);
+
+impl SourceName {
+    /// The name as properties keys write it: dots become underscores. Two sources of one pipeline must not fold to
+    /// the same text.
+    pub fn folded(&self) -> String {
+        self.as_str().replace('.', "_")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_name_may_hold_dots_but_nothing_that_breaks_the_flat_form() {
+        assert_eq!(SourceName::new("db.orders").unwrap().folded(), "db_orders");
+        for bad in ["a=b", "a,b", "a b", "a\tb", "<a>", "a\u{0}"] {
+            assert!(matches!(SourceName::new(bad), Err(NameError::Character { .. })), "{bad:?}");
+        }
+        assert_eq!(SourceName::new(""), Err(NameError::Empty { what: "source" }));
+    }
+
+    #[test]
+    fn a_name_over_its_limit_is_refused_with_both_numbers() {
+        let refused = PipelineName::new("x".repeat(129)).unwrap_err();
+        assert!(matches!(refused, NameError::Long { length: 129, limit: 128, .. }));
+    }
+}

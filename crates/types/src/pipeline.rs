@@ -1,0 +1,647 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a pipeline is: the content of a pipeline file, with its defaults and its own rules.
+//!
+//! [`Pipeline::validate`] reports every problem of a pipeline at once. What needs a look at the tables themselves
+//! is checked when the pipeline is planned.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cursor::Cursor;
+use crate::instant::InstantTime;
+use crate::names::{PipelineName, SourceName};
+
+/// A whole pipeline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pipeline {
+    /// Name of the pipeline; its cursors are kept under it in the target.
+    pub name: PipelineName,
+    /// What holds between the sources of one batch.
+    #[serde(default)]
+    pub consistency: Consistency,
+    /// Accept, once, that positions such as `<SRC_0>` are bound to other sources than in the last commit.
+    #[serde(default)]
+    pub accept_binding_change: bool,
+    /// The tables that are read, in order.
+    #[serde(default, rename = "source")]
+    pub sources: Vec<Source>,
+    /// The SQL that merges them. Absent: the rows of the one source pass through.
+    #[serde(default, rename = "transform", skip_serializing_if = "Vec::is_empty")]
+    pub transforms: Vec<Transform>,
+    /// The table that is written.
+    pub target: Target,
+    /// What a batch may use.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What holds between the windows of one batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Consistency {
+    /// Each source ends at its own newest commit; all cursors move together or none does.
+    #[default]
+    Independent,
+    /// All sources end at one shared commit-time ceiling.
+    Aligned,
+}
+
+/// One source.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// Name in SQL (`<SRC:name>`) and in the cursors.
+    pub name: SourceName,
+    /// Kind of source.
+    #[serde(default)]
+    pub kind: SourceKind,
+    /// Base path or URL of the table.
+    pub path: String,
+    /// What the source contributes to a batch.
+    #[serde(default)]
+    pub read: ReadMode,
+    /// Where to start when the target knows no cursor of it.
+    #[serde(default)]
+    pub start: Option<Start>,
+    /// At most this many commits in one window.
+    #[serde(default = "default_num_instants")]
+    pub num_instants: usize,
+    /// What to do when the next commits were archived or their files cleaned.
+    #[serde(default)]
+    pub on_stale: OnStale,
+    /// What to do when a commit that completed inside a window already read shows up.
+    #[serde(default)]
+    pub on_late_instant: OnLate,
+    /// Show the five `_hoodie_*` columns to SQL.
+    #[serde(default)]
+    pub meta_columns: bool,
+    /// What to do when no placeholder uses the source.
+    #[serde(default)]
+    pub unused: OnUnused,
+}
+
+fn default_num_instants() -> usize {
+    5
+}
+
+/// Kind of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceKind {
+    /// An Apache Hudi table.
+    #[default]
+    Hudi,
+}
+
+impl SourceKind {
+    /// The name in checkpoints.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SourceKind::Hudi => "hudi",
+        }
+    }
+}
+
+/// What a source contributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadMode {
+    /// The rows changed since the cursor.
+    #[default]
+    Incremental,
+    /// The whole table as of the batch, for look-ups. Alone it never makes a batch.
+    Snapshot,
+}
+
+/// Where a source starts when the target knows no cursor of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Start {
+    /// Deliver the newest commit and nothing before it.
+    Latest,
+    /// Deliver every commit that is still on the timeline, and refuse if any is not.
+    Earliest,
+    /// Deliver the whole table.
+    Snapshot,
+    /// Deliver what came after this cursor.
+    At(Cursor),
+    /// Refuse: a cursor must exist.
+    Fail,
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Start::Latest => f.write_str("latest"),
+            Start::Earliest => f.write_str("earliest"),
+            Start::Snapshot => f.write_str("snapshot"),
+            Start::At(cursor) => cursor.fmt(f),
+            Start::Fail => f.write_str("fail"),
+        }
+    }
+}
+
+impl TryFrom<String> for Start {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.as_str() {
+            "latest" => Ok(Start::Latest),
+            "earliest" => Ok(Start::Earliest),
+            "snapshot" => Ok(Start::Snapshot),
+            "fail" => Ok(Start::Fail),
+            // A bare instant is a completion time: the clock of the tables that are read.
+            other => match other.parse::<InstantTime>() {
+                Ok(instant) => Ok(Start::At(Cursor::Completed(instant))),
+                Err(_) => other.parse::<Cursor>().map(Start::At).map_err(|_| {
+                    format!(
+                        "`start = \"{other}\"` is none of latest, earliest, snapshot, fail, an instant, \
+                         `completed:<instant>` or `requested:<instant>`"
+                    )
+                }),
+            },
+        }
+    }
+}
+
+impl From<Start> for String {
+    fn from(start: Start) -> Self {
+        start.to_string()
+    }
+}
+
+/// What to do with a stale cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnStale {
+    /// Fail, naming the earliest readable instant.
+    #[default]
+    Fail,
+}
+
+/// What to do with a late instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLate {
+    /// Fail, naming it.
+    #[default]
+    Fail,
+    /// Deliver its rows with this batch.
+    Deliver,
+}
+
+/// What to do when no placeholder uses a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnused {
+    /// Refuse the pipeline: the source's cursor would move unseen.
+    #[default]
+    Fail,
+    /// Let the cursor move all the same.
+    Allow,
+}
+
+/// One step of the merge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transform {
+    /// The SQL text itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sql: Option<String>,
+    /// A file that holds it, relative to the pipeline file. Whoever loads the pipeline reads it into `sql`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sql_file: Option<String>,
+}
+
+/// The target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// Base path or URL of the table.
+    pub path: String,
+    /// Name of the table.
+    pub table_name: String,
+    /// Layout of the table.
+    #[serde(default)]
+    pub table_type: TableType,
+    /// Version of the table, when it is created.
+    #[serde(default = "default_table_version")]
+    pub table_version: u32,
+    /// Columns that make the record key.
+    pub record_key: Vec<String>,
+    /// Columns that make the partition path; empty for a table without partitions.
+    #[serde(default)]
+    pub partition_by: Vec<String>,
+    /// Columns of which the greatest value wins among rows of one key; empty: the later row wins.
+    #[serde(default)]
+    pub ordering: Vec<String>,
+    /// How rows enter the table.
+    #[serde(default)]
+    pub operation: Operation,
+    /// Who else writes the table.
+    #[serde(default)]
+    pub writers: Writers,
+    /// What to do with a row whose key is null.
+    #[serde(default)]
+    pub on_null_key: OnNullKey,
+    /// Write partition paths as `column=value`.
+    #[serde(default = "yes")]
+    pub hive_style: bool,
+}
+
+fn default_table_version() -> u32 {
+    9
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Layout of a Hudi table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TableType {
+    /// Every write leaves whole parquet files.
+    #[default]
+    CopyOnWrite,
+    /// Writes may leave log files that readers merge.
+    MergeOnRead,
+}
+
+impl TableType {
+    /// The name in `hoodie.properties`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TableType::CopyOnWrite => "COPY_ON_WRITE",
+            TableType::MergeOnRead => "MERGE_ON_READ",
+        }
+    }
+}
+
+/// How rows enter the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// A row replaces the row of the same key, wherever in its partition that is.
+    #[default]
+    Upsert,
+    /// Rows are added; a key that is there already is there twice.
+    Insert,
+    /// As insert, without combining rows of one key inside the batch.
+    BulkInsert,
+}
+
+impl Operation {
+    /// The name in commit metadata (`WriteOperationType` of Hudi).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operation::Upsert => "UPSERT",
+            Operation::Insert => "INSERT",
+            Operation::BulkInsert => "BULK_INSERT",
+        }
+    }
+}
+
+/// Who else writes the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Writers {
+    /// Nobody: a foreign data commit since our last one fails the batch by name.
+    #[default]
+    Exclusive,
+}
+
+/// What to do with a row whose key is null.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnNullKey {
+    /// Fail the batch, naming the column.
+    #[default]
+    Fail,
+    /// Leave the row out and count it.
+    Drop,
+}
+
+/// What a batch may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Counted memory of a batch.
+    pub memory: ByteSize,
+    /// Temporary disk space of a batch.
+    pub spill: ByteSize,
+    /// Time of a batch, from its plan to its commit.
+    pub timeout: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            memory: ByteSize(1 << 30),
+            spill: ByteSize(20 << 30),
+            timeout: Span(Duration::from_secs(3600)),
+        }
+    }
+}
+
+/// A size, written `512MiB`, `1GiB`, `1000` (bytes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Scalar", into = "String")]
+pub struct ByteSize(pub u64);
+
+/// A time span, written `90s`, `5m`, `1h`, `200ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Scalar", into = "String")]
+pub struct Span(pub Duration);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Number(u64),
+    Text(String),
+}
+
+const SIZES: [(&str, u64); 8] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+    ("B", 1),
+];
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = || format!("`{text}` is not a size: write it as 512MiB, 1GiB or a number of bytes");
+        let trimmed = text.trim();
+        let (digits, factor) = SIZES
+            .iter()
+            .find_map(|(unit, factor)| trimmed.strip_suffix(unit).map(|digits| (digits.trim_end(), *factor)))
+            .unwrap_or((trimmed, 1));
+        let number: u64 = digits.parse().map_err(|_| refuse())?;
+        number.checked_mul(factor).map(ByteSize).ok_or_else(refuse)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let binary = SIZES.iter().take(4).find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor));
+        match binary {
+            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
+const SPANS: [(&str, u64); 4] = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = || format!("`{text}` is not a time span: write it as 200ms, 90s, 5m or 1h");
+        let trimmed = text.trim();
+        let (digits, factor) = SPANS
+            .iter()
+            .find_map(|(unit, factor)| trimmed.strip_suffix(unit).map(|digits| (digits.trim_end(), *factor)))
+            .ok_or_else(refuse)?;
+        let number: u64 = digits.parse().map_err(|_| refuse())?;
+        number.checked_mul(factor).map(|millis| Span(Duration::from_millis(millis))).ok_or_else(refuse)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis() as u64;
+        let whole = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
+            .into_iter()
+            .find(|(_, factor)| millis >= *factor && millis.is_multiple_of(*factor));
+        match whole {
+            Some((unit, factor)) => write!(f, "{}{unit}", millis / factor),
+            None => write!(f, "{millis}ms"),
+        }
+    }
+}
+
+impl TryFrom<Scalar> for ByteSize {
+    type Error = String;
+
+    fn try_from(scalar: Scalar) -> Result<Self, Self::Error> {
+        match scalar {
+            Scalar::Number(bytes) => Ok(ByteSize(bytes)),
+            Scalar::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl From<ByteSize> for String {
+    fn from(size: ByteSize) -> Self {
+        size.to_string()
+    }
+}
+
+impl TryFrom<Scalar> for Span {
+    type Error = String;
+
+    fn try_from(scalar: Scalar) -> Result<Self, Self::Error> {
+        match scalar {
+            Scalar::Number(number) => Err(format!("a time span of {number} has no unit: write 200ms, 90s, 5m or 1h")),
+            Scalar::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl From<Span> for String {
+    fn from(span: Span) -> Self {
+        span.to_string()
+    }
+}
+
+impl Pipeline {
+    /// Every problem that the pipeline has in itself, each as a sentence that names the key. Empty: none.
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        self.check_sources(&mut problems);
+        self.check_transforms(&mut problems);
+        self.check_target(&mut problems);
+        if self.limits.memory.0 < 64 << 20 {
+            problems.push(format!("`limits.memory` is {}: at least 64MiB are needed", self.limits.memory));
+        }
+        problems
+    }
+
+    fn check_sources(&self, problems: &mut Vec<String>) {
+        if self.sources.is_empty() {
+            problems.push("no `[[source]]` is given: a pipeline reads at least one table".to_string());
+        }
+        if !self.sources.is_empty() && self.sources.iter().all(|source| source.read == ReadMode::Snapshot) {
+            problems.push(
+                "every source has `read = \"snapshot\"`: at least one must be incremental, a look-up alone never \
+                 makes a batch"
+                    .to_string(),
+            );
+        }
+        let mut folded: BTreeMap<String, &SourceName> = BTreeMap::new();
+        for source in &self.sources {
+            match folded.insert(source.name.folded(), &source.name) {
+                Some(other) if other == &source.name => {
+                    problems.push(format!("two sources are named `{other}`: give each its own name"));
+                }
+                Some(other) => problems.push(format!(
+                    "sources `{other}` and `{}` fold to one properties key `{}`: rename one of them",
+                    source.name,
+                    source.name.folded()
+                )),
+                None => {}
+            }
+            if source.path.trim().is_empty() {
+                problems.push(format!("source `{}` has no `path`", source.name));
+            }
+            if source.num_instants == 0 {
+                problems.push(format!("source `{}`: `num_instants` must be greater than 0", source.name));
+            }
+        }
+    }
+
+    fn check_transforms(&self, problems: &mut Vec<String>) {
+        if self.sources.len() > 1 && self.transforms.is_empty() {
+            problems.push(format!(
+                "{} sources and no SQL: add a `[[transform]]` with `sql` or `sql_file` that merges them",
+                self.sources.len()
+            ));
+        }
+        if self.transforms.len() > 1 {
+            problems.push("more than one `[[transform]]` is given: one step is supported".to_string());
+        }
+        for transform in &self.transforms {
+            match (&transform.sql, &transform.sql_file) {
+                (Some(_), Some(_)) => {
+                    problems.push("a `[[transform]]` has both `sql` and `sql_file`: give one".to_string());
+                }
+                (None, None) => problems.push("a `[[transform]]` has neither `sql` nor `sql_file`".to_string()),
+                _ => {}
+            }
+        }
+    }
+
+    fn check_target(&self, problems: &mut Vec<String>) {
+        let target = &self.target;
+        if target.path.trim().is_empty() {
+            problems.push("`target.path` is empty".to_string());
+        }
+        if target.table_name.trim().is_empty() {
+            problems.push("`target.table_name` is empty".to_string());
+        }
+        if target.record_key.is_empty() {
+            problems.push("`target.record_key` is empty: name the columns that make the record key".to_string());
+        }
+        if target.table_type == TableType::MergeOnRead {
+            problems.push(
+                "`target.table_type = \"merge_on_read\"` cannot be written yet: use \"copy_on_write\"".to_string(),
+            );
+        }
+        if target.table_version != 9 {
+            problems.push(format!(
+                "`target.table_version = {}` cannot be written: version 9 is supported",
+                target.table_version
+            ));
+        }
+        for (key, columns) in [
+            ("record_key", &target.record_key),
+            ("partition_by", &target.partition_by),
+            ("ordering", &target.ordering),
+        ] {
+            for (position, column) in columns.iter().enumerate() {
+                if columns[..position].contains(column) {
+                    problems.push(format!("`target.{key}` names column `{column}` twice"));
+                }
+                if column.starts_with("_hoodie_") {
+                    problems.push(format!("`target.{key}` names `{column}`: meta columns are written by Tributary"));
+                }
+            }
+        }
+        if self.sources.iter().any(|source| same_path(&source.path, &target.path)) {
+            problems.push(format!("`target.path` `{}` is also a source: a batch would read itself", target.path));
+        }
+    }
+}
+
+fn same_path(left: &str, right: &str) -> bool {
+    left.trim_end_matches('/') == right.trim_end_matches('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipeline() -> Pipeline {
+        serde_json::from_value(serde_json::json!({
+            "name": "p",
+            "source": [
+                {"name": "orders", "path": "/a", "start": "snapshot"},
+                {"name": "users", "path": "/b", "read": "snapshot"},
+            ],
+            "transform": [{"sql": "SELECT 1"}],
+            "target": {"path": "/t", "table_name": "t", "record_key": ["id"]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_sound_pipeline_has_no_problem_and_the_documented_defaults() {
+        let pipeline = pipeline();
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
+        assert_eq!(pipeline.sources[0].num_instants, 5);
+        assert_eq!(pipeline.target.operation, Operation::Upsert);
+        assert_eq!(pipeline.target.table_version, 9);
+        assert_eq!(pipeline.limits.memory.to_string(), "1GiB");
+        assert_eq!(pipeline.limits.timeout.to_string(), "1h");
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once() {
+        let mut pipeline = pipeline();
+        pipeline.transforms.clear();
+        pipeline.sources[0].num_instants = 0;
+        pipeline.target.record_key.clear();
+        pipeline.target.path = "/a/".to_string();
+        let problems = pipeline.validate().join("\n");
+        for part in ["no SQL", "num_instants", "record_key", "would read itself"] {
+            assert!(problems.contains(part), "{part} missing in:\n{problems}");
+        }
+    }
+
+    #[test]
+    fn names_that_fold_to_one_properties_key_are_refused() {
+        let mut pipeline = pipeline();
+        pipeline.sources[0].name = SourceName::new("db.orders").unwrap();
+        pipeline.sources[1].name = SourceName::new("db_orders").unwrap();
+        assert!(pipeline.validate()[0].contains("fold to one properties key `db_orders`"));
+    }
+
+    #[test]
+    fn a_start_is_a_policy_or_a_cursor() {
+        let at = Start::try_from("20250606182826197".to_string()).unwrap();
+        assert_eq!(at.to_string(), "completed:20250606182826197");
+        assert!(Start::try_from("newest".to_string()).unwrap_err().contains("none of latest"));
+    }
+
+    #[test]
+    fn sizes_and_spans_need_a_unit_that_is_known() {
+        assert_eq!("512MiB".parse::<ByteSize>().unwrap().0, 512 << 20);
+        assert_eq!("2 GB".parse::<ByteSize>().unwrap().0, 2_000_000_000);
+        assert!("1 gigabyte".parse::<ByteSize>().is_err());
+        assert_eq!("90s".parse::<Span>().unwrap().0, Duration::from_secs(90));
+        assert!("90".parse::<Span>().is_err());
+        assert!("18446744073709551615h".parse::<Span>().is_err());
+    }
+}

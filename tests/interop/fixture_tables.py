@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small tables of version 9, one per shape of history that the reader must understand.
+
+Each builder takes a session and a path, and leaves a table there. The data is fixed;
+instants and file names differ from run to run.
+"""
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+
+from sparkhudi import HudiTable
+
+SIMPLE = "id string, name string, score long, ts long"
+
+
+def build_updates(spark, path):
+    """Not partitioned, metadata table on: the same keys written again and again, and a delete."""
+    table = HudiTable(spark, path, key="id", ordering="ts")
+
+    def commit(rows, operation="upsert"):
+        table.write(spark.createDataFrame(rows, SIMPLE), operation)
+
+    commit([(f"k{i}", f"name {i}", i * 10, 1) for i in range(1, 9)], "insert")
+    commit([("k1", "name 1", 101, 2), ("k2", "name 2", 102, 2), ("k9", "name 9", 90, 2)])
+    # k2 arrives with an older ordering value than the stored row: the stored row wins.
+    commit([("k1", "name 1", 201, 3), ("k2", "late", 0, 1)])
+    commit([("k3", "name 3", 30, 4), ("k4", "name 4", 40, 4)], "delete")
+    commit([("k1", "name 1", 301, 5), ("k3", "back again", 31, 5), ("k5", None, None, 5)])
+    commit([("k10", "name 10", 100, 6)], "insert")
+    return table
+
+
+PARTITIONED = """
+    id string, region string, kind string, a_bool boolean, an_int int, a_long long,
+    a_float float, a_double double, a_decimal decimal(18,4), a_string string,
+    a_binary binary, a_date date, a_timestamp timestamp, an_array array<int>,
+    a_map map<string,long>, a_struct struct<x:int,y:string,inner:struct<z:double>>, ts long
+"""
+
+# Partition values that a path must encode, and one that is missing.
+REGIONS = ["plain", "a/b", "x=y", "50% off", "sp ace", "c:d", "Zürich", "q?u*o\"te", None]
+
+
+def _typed_row(i, region, ts):
+    if i % 4 == 3:
+        # Every value column null.
+        return (f"t{i:02}", region, f"k{i % 2}") + (None,) * 13 + (ts,)
+    moment = datetime.datetime(2024, 2, 29, 12, 30, i, 123456)
+    return (
+        f"t{i:02}",
+        region,
+        f"k{i % 2}",
+        i % 2 == 0,
+        i - 5,
+        (1 << 40) + i,
+        i + 0.1,
+        i / 7,
+        Decimal(i) * Decimal("1234.5678"),
+        f"text {i} é ' \" ,",
+        bytes([0, i, 255]),
+        datetime.date(1969, 12, 28) + datetime.timedelta(days=i),
+        moment,
+        [i, None, -i] if i % 2 else [],
+        {"one": 1, f"k{i}": i, "none": None},
+        (i, f"s{i}", (i / 2,)) if i % 3 else (i, None, None),
+        ts,
+    )
+
+
+def build_partitioned(spark, path):
+    """Two partition columns, hive style and url encoded, every type, a schema that grows."""
+    table = HudiTable(
+        spark,
+        path,
+        key="id",
+        partition=["region", "kind"],
+        ordering="ts",
+        extra={"hoodie.datasource.write.partitionpath.urlencode": "true"},
+    )
+    rows = [_typed_row(i, region, 1) for i, region in enumerate(REGIONS)]
+    table.write(spark.createDataFrame(rows, PARTITIONED), "insert")
+
+    again = [_typed_row(i, REGIONS[i], 2) for i in (0, 1, 4)] + [_typed_row(9, "plain", 2)]
+    changed = spark.createDataFrame(again, PARTITIONED).selectExpr(
+        "* except (a_string)", "concat('changed ', a_string) as a_string"
+    )
+    table.write(changed.select(*[f.name for f in table.snapshot().schema if f.name in changed.columns]))
+
+    # A nullable column is added and `an_int` becomes a long; untouched files keep the old types.
+    wider = PARTITIONED.replace("an_int int", "an_int long") + ", added string"
+    grown = [_typed_row(i, REGIONS[i], 3) for i in (0, 2)] + [_typed_row(10, "plain", 3)]
+    grown = [row[:4] + (None if row[4] is None else (1 << 33) + row[4],) + row[5:] for row in grown]
+    table.write(spark.createDataFrame([row + (f"new {row[0]}",) for row in grown], wider))
+    return table
+
+
+def build_replace(spark, path):
+    """Insert, upsert, overwrite of one partition, clustering, one more upsert."""
+    table = HudiTable(spark, path, key="id", partition=["region"], ordering="ts")
+    columns = "id string, region string, score long, ts long"
+
+    def commit(rows, operation="upsert", **options):
+        table.write(spark.createDataFrame(rows, columns), operation, options=options)
+
+    def region(name, ids, ts):
+        return [(f"{name}{i}", name, i * ts, ts) for i in ids]
+
+    commit(region("a", range(4), 1) + region("b", range(4), 1) + region("c", range(4), 1), "insert")
+    commit(region("a", [1], 2) + region("b", [2, 9], 2))
+    commit(region("b", [2, 7], 3), "insert_overwrite")
+    # Clusters after its own commit: every file group of every partition is replaced.
+    clustering = {"hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "1"}
+    commit(region("c", [0, 8], 4), **clustering)
+    commit(region("a", [3], 5) + region("b", [7, 5], 5))
+    return table
+
+
+def build_pending(spark, path):
+    """Three commits, the last of which never completed: its files are there, its end is not."""
+    table = HudiTable(spark, path, key="id", ordering="ts")
+    for ts, ids in enumerate([range(6), [1, 6], [2, 7]], start=1):
+        rows = [(f"k{i}", f"name {i}", i * ts, ts) for i in ids]
+        table.write(spark.createDataFrame(rows, SIMPLE))
+    last = table.instants()[-1]
+    Path(path, ".hoodie", "timeline", f"{last.requested}_{last.completed}.commit").unlink()
+    return table
+
+
+def build_archived(spark, path):
+    """Fourteen commits of which most are in the timeline's history, and old files cleaned."""
+    table = HudiTable(
+        spark,
+        path,
+        key="id",
+        ordering="ts",
+        # With a metadata table, archiving would wait for that table's compaction.
+        metadata=False,
+        extra={
+            "hoodie.keep.min.commits": "4",
+            "hoodie.keep.max.commits": "5",
+            "hoodie.clean.commits.retained": "2",
+            # History files are merged early, so that two levels of them exist.
+            "hoodie.timeline.compaction.batch.size": "3",
+        },
+    )
+    for ts in range(1, 15):
+        rows = [(f"k{i}", f"name {i}", i * ts, ts) for i in {ts % 3, ts % 5, 5 + ts}]
+        table.write(spark.createDataFrame(rows, SIMPLE))
+    return table
+
+
+BUILDERS = {
+    "cow_v9_updates": build_updates,
+    "cow_v9_partitioned": build_partitioned,
+    "cow_v9_replace": build_replace,
+    "cow_v9_pending": build_pending,
+    "cow_v9_archived": build_archived,
+}

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the tables under tests/fixtures with Spark, and what Spark reads in them.
+
+    eval "$(tests/interop/setup.sh)" && "$INTEROP_PYTHON" tests/interop/make_fixtures.py [name ...]
+
+Names are `demo` and those of the tables; none means all. Needed only when a fixture
+changes: what it writes is committed.
+"""
+
+import json
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import fixture_demo
+import fixture_tables
+from rows import plain_spark
+from sparkhudi import BEGINNING, start_session
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+# Kept in the oracles of the meta columns: the others hold file names.
+HIDDEN = ("_hoodie_commit_seqno", "_hoodie_file_name")
+
+
+def pack(folders, archive):
+    """Zips table folders without Hadoop's checksums, empty folders included."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
+        for folder in folders:
+            for path in [folder, *sorted(folder.rglob("*"))]:
+                if path.name.endswith(".crc"):
+                    continue
+                # A fixed time: the same files make the same archive.
+                name = path.relative_to(folder.parent).as_posix() + ("/" if path.is_dir() else "")
+                entry = zipfile.ZipInfo(name, (2024, 1, 1, 0, 0, 0))
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = (0o40755 if path.is_dir() else 0o100644) << 16
+                target.writestr(entry, b"" if path.is_dir() else path.read_bytes())
+    print(f"{archive.relative_to(FIXTURES)}: {archive.stat().st_size} bytes")
+
+
+def oracle(table):
+    """What Spark says about a table: snapshot, instants, and each single-commit window."""
+    archived = table.archived_instants()
+    instants = sorted(archived + table.instants(), key=lambda i: i.completed)
+    snapshot = table.snapshot()
+    return {
+        "schema": json.loads(snapshot.schema.json()),
+        "snapshot": plain_spark(snapshot, HIDDEN),
+        "instants": [
+            {
+                "requested": i.requested,
+                "completed": i.completed,
+                "action": i.action,
+                "operationType": i.operation,
+                "archived": i in archived,
+            }
+            for i in instants
+        ],
+        "pending": [
+            {"requested": requested, "action": action, "state": state}
+            for requested, action, state in table.pending_instants()
+        ],
+        "windows": windows(table, [i for i in instants if i.operation]),
+    }
+
+
+def windows(table, writes):
+    """Spark's incremental query over (previous completion, this completion] of each write."""
+    found = []
+    begin = BEGINNING
+    for write in writes:
+        window = {"begin": begin, "end": write.completed, "operationType": write.operation}
+        try:
+            window["rows"] = plain_spark(table.incremental(begin, write.completed), HIDDEN)
+        except Exception as error:  # Spark refuses windows whose files were cleaned.
+            window["rows"] = None
+            window["error"] = str(error).strip().splitlines()[0].replace(table.path, "<table>")
+        found.append(window)
+        begin = write.completed
+    return found
+
+
+def write_json(path, content):
+    path.write_text(json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def make_demo(spark, work):
+    target = FIXTURES / "demo"
+    tables = fixture_demo.open_tables(spark, work)
+    rounds = [
+        (fixture_demo.ORDERS_ROUND_1, fixture_demo.USERS_ROUND_1),
+        (fixture_demo.ORDERS_ROUND_2, fixture_demo.USERS_ROUND_2),
+    ]
+    for number, (order_commits, user_commits) in enumerate(rounds, start=1):
+        fixture_demo.write_round(spark, tables, order_commits, user_commits)
+        pack([work / "orders", work / "users"], target / f"round{number}.zip")
+        expected = {Path(table.path).name: oracle(table) for table in tables}
+        write_json(target / f"round{number}.expected.json", expected)
+
+
+def make_table(spark, work, name):
+    table = fixture_tables.BUILDERS[name](spark, work / name)
+    target = FIXTURES / "tables"
+    pack([work / name], target / f"{name}.zip")
+    write_json(target / f"{name}.expected.json", oracle(table))
+
+
+def main(names):
+    known = ["demo", *fixture_tables.BUILDERS]
+    unknown = set(names) - set(known)
+    if unknown:
+        sys.exit(f"unknown fixture {sorted(unknown)}; known: {', '.join(known)}")
+    spark = start_session("tributary-fixtures")
+    for name in names or known:
+        with tempfile.TemporaryDirectory() as work:
+            if name == "demo":
+                make_demo(spark, Path(work))
+            else:
+                make_table(spark, Path(work), name)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark with the Hudi bundle: session, writing, reading, and what its Java API says.
+
+Shared by the fixture generator and the interoperability tests. Everything that
+depends on the Hudi version is in this file.
+"""
+
+import os
+import time
+from collections import namedtuple
+from contextlib import contextmanager
+from pathlib import Path
+
+# Python turns Spark timestamps into local time; make local time UTC, before Spark starts.
+os.environ["TZ"] = "UTC"
+time.tzset()
+
+from pyspark.sql import SparkSession  # noqa: E402
+
+META_COLUMNS = [
+    "_hoodie_commit_time",
+    "_hoodie_commit_seqno",
+    "_hoodie_record_key",
+    "_hoodie_partition_path",
+    "_hoodie_file_name",
+]
+
+# Before every instant; the begin of the first window of a table.
+BEGINNING = "00000000000000000"
+
+Instant = namedtuple("Instant", "requested completed action operation extra")
+
+
+def start_session(app_name):
+    """A small local session: one worker thread, no UI, one shuffle partition."""
+    bundle = os.environ.get("HUDI_SPARK_BUNDLE")
+    if not bundle:
+        raise SystemExit("HUDI_SPARK_BUNDLE is not set; run tests/interop/setup.sh first")
+    session = (
+        SparkSession.builder.master("local[1]")
+        .appName(app_name)
+        .config("spark.jars", bundle)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.default.parallelism", "1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", "-Duser.timezone=UTC -XX:+UseSerialGC")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.serializer", "org.apache.spark.serializer.KryoSerializer")
+        .config("spark.kryo.registrator", "org.apache.spark.HoodieSparkKryoRegistrar")
+        .config("spark.sql.extensions", "org.apache.spark.sql.hudi.HoodieSparkSessionExtension")
+        .config(
+            "spark.sql.catalog.spark_catalog",
+            "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+        )
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+class HudiTable:
+    """One table of version 9 written, read and inspected through Spark."""
+
+    def __init__(self, spark, path, key=None, partition=(), ordering=None, metadata=True, extra=None):
+        self.spark = spark
+        self.path = str(path)
+        self.metadata = metadata
+        self._options = self._write_options(key, list(partition), ordering)
+        self._options.update(extra or {})
+
+    def _write_options(self, key, partition, ordering):
+        options = {
+            "hoodie.table.name": Path(self.path).name,
+            "hoodie.write.table.version": "9",
+            "hoodie.table.timeline.timezone": "UTC",
+            "hoodie.datasource.write.hive_style_partitioning": "true",
+            "hoodie.datasource.write.partitionpath.field": ",".join(partition),
+            "hoodie.metadata.enable": str(self.metadata).lower(),
+            # The only metadata partition wanted here is `files`.
+            "hoodie.metadata.index.column.stats.enable": "false",
+            # The default sizes its bloom filter for 60,000 keys: 430 kB in every base file.
+            "hoodie.index.bloom.num_entries": "100",
+            "hoodie.upsert.shuffle.parallelism": "1",
+            "hoodie.insert.shuffle.parallelism": "1",
+            "hoodie.bulkinsert.shuffle.parallelism": "1",
+            "hoodie.delete.shuffle.parallelism": "1",
+            "hoodie.embed.timeline.server": "false",
+        }
+        if key:
+            options["hoodie.datasource.write.recordkey.field"] = key
+        if ordering:
+            options["hoodie.table.ordering.fields"] = ordering
+        return options
+
+    def write(self, rows, operation="upsert", **extra):
+        """Commits a DataFrame; `extra` are further options with `_` for the dots left out."""
+        options = {**self._options, **extra.pop("options", {})}
+        options["hoodie.datasource.write.operation"] = operation
+        exists = Path(self.path, ".hoodie").exists()
+        writer = rows.coalesce(1).write.format("hudi").options(**options)
+        writer.mode("append" if exists else "overwrite").save(self.path)
+
+    def snapshot(self, metadata=None):
+        """The whole table; `metadata` says whether the metadata table lists the files."""
+        enabled = self.metadata if metadata is None else metadata
+        reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(enabled).lower())
+        return reader.load(self.path)
+
+    def incremental(self, begin, end=None, metadata=None):
+        """Rows written by instants that completed in (begin, end]."""
+        enabled = self.metadata if metadata is None else metadata
+        reader = (
+            self.spark.read.format("hudi")
+            .option("hoodie.metadata.enable", str(enabled).lower())
+            .option("hoodie.datasource.query.type", "incremental")
+            .option("hoodie.datasource.read.begin.instanttime", begin)
+        )
+        if end:
+            reader = reader.option("hoodie.datasource.read.end.instanttime", end)
+        return reader.load(self.path)
+
+    # -- what Hudi's Java classes report --------------------------------------------
+
+    def meta_client(self):
+        jvm = self.spark._jvm
+        hadoop = self.spark._jsc.hadoopConfiguration()
+        storage_conf = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(hadoop)
+        builder = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
+        return builder.setConf(storage_conf).setBasePath(self.path).build()
+
+    def instants(self):
+        """Completed instants of the active timeline, oldest completion first."""
+        timeline = self.meta_client().getActiveTimeline()
+        return _read_instants(timeline)
+
+    def archived_instants(self):
+        """Completed instants that moved to the timeline's history."""
+        timeline = self.meta_client().getArchivedTimeline()
+        timeline.loadCompletedInstantDetailsInMemory()
+        return _read_instants(timeline)
+
+    def pending_instants(self):
+        """`(requested time, action, state)` of every instant not completed."""
+        timeline = self.meta_client().getActiveTimeline().filterInflightsAndRequested()
+        return [
+            (instant.requestedTime(), instant.getAction(), instant.getState().toString())
+            for instant in timeline.getInstants()
+        ]
+
+    def properties(self):
+        lines = Path(self.path, ".hoodie", "hoodie.properties").read_text().splitlines()
+        pairs = [line.split("=", 1) for line in lines if line and not line.startswith("#")]
+        return dict(pairs)
+
+    def files_by_metadata_table(self):
+        """Data files as the metadata table lists them: paths relative to the table, with sizes."""
+        jvm = self.spark._jvm
+        client = self.meta_client()
+        context = jvm.org.apache.hudi.client.common.HoodieSparkEngineContext(self.spark._jsc)
+        config = jvm.org.apache.hudi.common.config.HoodieMetadataConfig.newBuilder().enable(True).build()
+        listing = jvm.org.apache.hudi.metadata.HoodieBackedTableMetadata(
+            context, client.getStorage(), config, self.path
+        )
+        found = {}
+        try:
+            if not listing.isMetadataTableInitialized():
+                raise AssertionError(f"{self.path} has no usable metadata table")
+            for partition in listing.getAllPartitionPaths():
+                directory = jvm.org.apache.hudi.common.fs.FSUtils.constructAbsolutePath(
+                    self.path, partition
+                )
+                for info in listing.getAllFilesInPartition(directory):
+                    name = info.getPath().getName()
+                    found[f"{partition}/{name}" if partition else name] = info.getLength()
+        finally:
+            listing.close()
+        return found
+
+    def files_on_disk(self):
+        """Data files as the file system lists them, without those of uncommitted instants."""
+        committed = {i.requested for i in self.instants() + self.archived_instants()}
+        found = {}
+        for file in Path(self.path).rglob("*.parquet"):
+            relative = file.relative_to(self.path)
+            if relative.parts[0] == ".hoodie":
+                continue
+            # <file group>_<write token>_<requested time>.parquet
+            if file.stem.rsplit("_", 1)[1] in committed:
+                found[relative.as_posix()] = file.stat().st_size
+        return found
+
+
+def _read_instants(timeline):
+    found = []
+    for instant in timeline.filterCompletedInstants().getInstants():
+        operation, extra = None, {}
+        if instant.getAction() in ("commit", "deltacommit", "replacecommit"):
+            metadata = _commit_metadata(timeline, instant)
+            operation = metadata.getOperationType().toString()
+            extra = dict(metadata.getExtraMetadata())
+        found.append(
+            Instant(
+                instant.requestedTime(),
+                instant.getCompletionTime(),
+                instant.getAction(),
+                operation,
+                extra,
+            )
+        )
+    return sorted(found, key=lambda i: i.completed)
+
+
+def _commit_metadata(timeline, instant):
+    if instant.getAction() == "replacecommit":
+        return timeline.readReplaceCommitMetadata(instant)
+    return timeline.readCommitMetadata(instant)
+
+
+@contextmanager
+def views(spark, **frames):
+    """Names DataFrames for SQL while the block runs."""
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    try:
+        yield
+    finally:
+        for name in frames:
+            spark.catalog.dropTempView(name)
