@@ -9,6 +9,8 @@ import datetime
 from decimal import Decimal
 from pathlib import Path
 
+from pyspark.sql import functions
+
 from sparkhudi import HudiTable
 
 SIMPLE = "id string, name string, score long, ts long"
@@ -61,7 +63,8 @@ def _typed_row(i, region, ts):
         bytes([0, i, 255]),
         datetime.date(1969, 12, 28) + datetime.timedelta(days=i),
         moment,
-        [i, None, -i] if i % 2 else [],
+        # No null elements: Hudi writes lists in Parquet's old form, which has none.
+        [i, 0, -i] if i % 2 else [],
         {"one": 1, f"k{i}": i, "none": None},
         (i, f"s{i}", (i / 2,)) if i % 3 else (i, None, None),
         ts,
@@ -82,10 +85,8 @@ def build_partitioned(spark, path):
     table.write(spark.createDataFrame(rows, PARTITIONED), "insert")
 
     again = [_typed_row(i, REGIONS[i], 2) for i in (0, 1, 4)] + [_typed_row(9, "plain", 2)]
-    changed = spark.createDataFrame(again, PARTITIONED).selectExpr(
-        "* except (a_string)", "concat('changed ', a_string) as a_string"
-    )
-    table.write(changed.select(*[f.name for f in table.snapshot().schema if f.name in changed.columns]))
+    changed = spark.createDataFrame(again, PARTITIONED)
+    table.write(changed.withColumn("a_string", functions.concat(functions.lit("changed "), "a_string")))
 
     # A nullable column is added and `an_int` becomes a long; untouched files keep the old types.
     wider = PARTITIONED.replace("an_int int", "an_int long") + ", added string"

@@ -26,7 +26,7 @@ META_COLUMNS = [
 ]
 
 # Before every instant; the begin of the first window of a table.
-BEGINNING = "00000000000000000"
+BEGINNING = "000"
 
 Instant = namedtuple("Instant", "requested completed action operation extra")
 

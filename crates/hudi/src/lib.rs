@@ -1,1 +1,30 @@
-//! hudi
+// SPDX-License-Identifier: Apache-2.0
+//! The files of an Apache Hudi table: the only crate that knows them, and the only one that names `hudi-core`.
+//!
+//! Everything goes through one injectable object store per table ([`Storage`]), so that a test can fail, delay or
+//! lose the answer of any single operation. What decides is a pure function over facts already read; `hudi-core`
+//! lends its Avro, HFile and log-block encodings, and never its write verbs, which roll back every other writer's
+//! pending instants.
+
+mod avro;
+mod commit;
+mod config;
+mod error;
+mod history;
+mod properties;
+mod storage;
+mod stores;
+mod timeline;
+
+pub use avro::{
+    META_COLUMNS, arrow_schema, avro_schema, check_name, is_meta_column, meta_fields, with_meta_columns,
+    without_meta_columns,
+};
+pub use commit::{CommitMetadata, NO_PREVIOUS_COMMIT, WriteStat};
+pub use config::{PROPERTIES, PROPERTIES_BACKUP, TableConfig, table_checksum};
+pub use error::{Error, Result};
+pub use history::{ArchivedInstant, load_history};
+pub use properties::{format_property, parse_properties};
+pub use storage::{Entry, PutNew, REQUESTS_AT_ONCE, Storage, Stores};
+pub use stores::SystemStores;
+pub use timeline::{Action, Instant, Timeline, completed_path, inflight_path, requested_path};

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The archived timeline of layout 2: parquet files listed by a versioned manifest.
+//!
+//! Only times and actions are read here; the archived metadata itself stays where it is.
+
+use std::collections::BTreeSet;
+
+use arrow::array::{Array, RecordBatch, StringArray};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
+use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde::Deserialize;
+use tributary_types::InstantTime;
+
+use crate::config::TableConfig;
+use crate::error::{Error, Result};
+use crate::storage::Storage;
+use crate::timeline::Action;
+
+/// An instant that left the active timeline.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ArchivedInstant {
+    /// Requested time.
+    pub requested: InstantTime,
+    /// Completion time, where the archive knows it.
+    pub completed: Option<InstantTime>,
+    /// What it did.
+    pub action: Action,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    files: Vec<ManifestEntry>,
+}
+
+#[derive(Deserialize)]
+struct ManifestEntry {
+    #[serde(rename = "fileName")]
+    name: String,
+}
+
+/// Every archived instant, by requested time. Empty for a table that archived nothing yet.
+///
+/// A manifest or a file may be replaced between the reads of one pass, by an archiver that runs now; then the newer
+/// version is read.
+pub async fn load_history(storage: &Storage, config: &TableConfig) -> Result<Vec<ArchivedInstant>> {
+    if config.layout == 1 {
+        return Err(Error::unsupported("the archived timeline of table versions below 8 cannot be read"));
+    }
+    let directory = config.history_dir();
+    for _attempt in 0..3 {
+        let Some(version) = current_version(storage, &directory).await? else { return Ok(Vec::new()) };
+        if let Some(found) = load_version(storage, &directory, version).await? {
+            return Ok(found);
+        }
+    }
+    Err(Error::Conflict { what: format!("the archive in `{directory}` changed three times while it was read") })
+}
+
+async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u64>> {
+    let file = format!("{directory}/_version_");
+    let Some(bytes) = storage.get(&file).await? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&bytes);
+    text.trim().parse().map(Some).map_err(|_| Error::corrupt(&file, format!("`{}` is no number", text.trim())))
+}
+
+async fn load_version(storage: &Storage, directory: &str, version: u64) -> Result<Option<Vec<ArchivedInstant>>> {
+    let manifest_file = format!("{directory}/manifest_{version}");
+    let Some(bytes) = storage.get(&manifest_file).await? else { return Ok(None) };
+    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(&manifest_file, e))?;
+    let mut found = BTreeSet::new();
+    for entry in manifest.files {
+        let file = format!("{directory}/{}", entry.name);
+        let Some(bytes) = storage.get(&file).await? else { return Ok(None) };
+        found.extend(read_file(&file, bytes)?);
+    }
+    Ok(Some(found.into_iter().collect()))
+}
+
+fn read_file(file: &str, bytes: Bytes) -> Result<Vec<ArchivedInstant>> {
+    let corrupt = |e: &dyn std::fmt::Display| Error::corrupt(file, e);
+    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(|e| corrupt(&e))?;
+    let columns = ["instantTime", "completionTime", "action"];
+    let mask = ProjectionMask::columns(builder.parquet_schema(), columns);
+    let reader = builder.with_projection(mask).build().map_err(|e| corrupt(&e))?;
+    let mut found = Vec::new();
+    for batch in reader {
+        let batch = batch.map_err(|e| corrupt(&e))?;
+        let [requested, completed, action] = [
+            text_column(file, &batch, columns[0])?,
+            text_column(file, &batch, columns[1])?,
+            text_column(file, &batch, columns[2])?,
+        ];
+        for row in 0..batch.num_rows() {
+            // An action this version does not know changes no file it would have to find.
+            let Some(action) = Action::parse(action.value(row)) else { continue };
+            let completed = (!completed.is_null(row)).then(|| completed.value(row)).filter(|text| !text.is_empty());
+            found.push(ArchivedInstant {
+                requested: requested.value(row).parse().map_err(|e| corrupt(&e))?,
+                completed: completed.map(str::parse).transpose().map_err(|e| corrupt(&e))?,
+                action,
+            });
+        }
+    }
+    Ok(found)
+}
+
+fn text_column(file: &str, batch: &RecordBatch, name: &str) -> Result<StringArray> {
+    let column = batch.column_by_name(name).ok_or_else(|| Error::corrupt(file, format!("no column `{name}`")))?;
+    let text = cast(column, &DataType::Utf8).map_err(|e| Error::corrupt(file, e))?;
+    text.as_any().downcast_ref::<StringArray>().cloned().ok_or_else(|| Error::corrupt(file, "column is no text"))
+}

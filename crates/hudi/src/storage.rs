@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One table's files behind one injectable object store.
+//!
+//! Every path is relative to the table's base path and is used as it stands: a percent sign in a partition path is
+//! part of the directory's name, never an escape.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+
+use crate::error::{Error, Result};
+
+/// How many store requests of one kind are under way at once.
+pub const REQUESTS_AT_ONCE: usize = 16;
+
+/// Opens the store of a location. Tests inject their own.
+pub trait Stores: Send + Sync {
+    /// The files below `url`.
+    fn open(&self, url: &str) -> Result<Storage>;
+}
+
+/// The files of one table.
+#[derive(Debug, Clone)]
+pub struct Storage {
+    store: Arc<dyn ObjectStore>,
+    base: Path,
+    url: Arc<str>,
+    local: Option<PathBuf>,
+}
+
+/// One file of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Path relative to the table.
+    pub path: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Last modification, milliseconds since the epoch, by the store's clock.
+    pub modified_millis: i64,
+}
+
+impl Entry {
+    /// The last part of the path.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+}
+
+/// What became of a put-if-absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutNew {
+    /// The file was not there and is now.
+    Created,
+    /// A file of that name was there; it was not touched.
+    Exists,
+}
+
+impl Storage {
+    /// Files below `base` of `store`. `local` is the directory where the store is a local disk, which is where file
+    /// locks can be taken.
+    pub fn new(store: Arc<dyn ObjectStore>, base: Path, url: impl Into<Arc<str>>, local: Option<PathBuf>) -> Self {
+        Storage { store, base, url: url.into(), local }
+    }
+
+    /// Base path or URL of the table, as it was given.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The table's directory, where it is on a local disk.
+    pub fn local_dir(&self) -> Option<&std::path::Path> {
+        self.local.as_deref()
+    }
+
+    /// The store itself, for parquet readers and writers.
+    pub fn store(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.store)
+    }
+
+    /// The store's path of a file of the table.
+    pub fn path(&self, relative: &str) -> Result<Path> {
+        let full = match (self.base.as_ref().is_empty(), relative.is_empty()) {
+            (true, _) => relative.to_string(),
+            (false, true) => self.base.to_string(),
+            (false, false) => format!("{}/{relative}", self.base),
+        };
+        Path::parse(&full).map_err(|e| Error::Location { url: full.clone(), detail: e.to_string() })
+    }
+
+    /// A whole file; `None` when it does not exist.
+    pub async fn get(&self, relative: &str) -> Result<Option<Bytes>> {
+        let path = self.path(relative)?;
+        let doing = || format!("reading `{relative}`");
+        match self.store.get_opts(&path, GetOptions::default()).await {
+            Ok(found) => Ok(Some(found.bytes().await.map_err(|source| Error::Store { doing: doing(), source })?)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(Error::Store { doing: doing(), source }),
+        }
+    }
+
+    /// A whole file that must exist.
+    pub async fn read(&self, relative: &str) -> Result<Bytes> {
+        self.get(relative).await?.ok_or_else(|| Error::Gone { file: relative.to_string() })
+    }
+
+    /// Size and time of a file; `None` when it does not exist.
+    pub async fn head(&self, relative: &str) -> Result<Option<Entry>> {
+        let path = self.path(relative)?;
+        match self.store.head(&path).await {
+            Ok(meta) => Ok(Some(self.entry(&meta))),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(Error::Store { doing: format!("looking for `{relative}`"), source }),
+        }
+    }
+
+    /// Writes a file, replacing what was there.
+    pub async fn put(&self, relative: &str, bytes: impl Into<Bytes>) -> Result<()> {
+        let path = self.path(relative)?;
+        self.store
+            .put(&path, PutPayload::from_bytes(bytes.into()))
+            .await
+            .map(drop)
+            .map_err(|source| Error::Store { doing: format!("writing `{relative}`"), source })
+    }
+
+    /// Writes a file only if none of that name exists; the store decides atomically.
+    pub async fn put_new(&self, relative: &str, bytes: impl Into<Bytes>) -> Result<PutNew> {
+        let path = self.path(relative)?;
+        let options = PutOptions::from(PutMode::Create);
+        match self.store.put_opts(&path, PutPayload::from_bytes(bytes.into()), options).await {
+            Ok(_) => Ok(PutNew::Created),
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                Ok(PutNew::Exists)
+            }
+            Err(source) => Err(Error::Store { doing: format!("creating `{relative}`"), source }),
+        }
+    }
+
+    /// Deletes a file; one that does not exist is fine.
+    pub async fn delete(&self, relative: &str) -> Result<()> {
+        let path = self.path(relative)?;
+        match self.store.delete(&path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(source) => Err(Error::Store { doing: format!("deleting `{relative}`"), source }),
+        }
+    }
+
+    /// Every file below a directory, at any depth, in no order. A directory that does not exist has none.
+    pub async fn list(&self, directory: &str) -> Result<Vec<Entry>> {
+        let path = self.path(directory)?;
+        let listed: Vec<ObjectMeta> = self
+            .store
+            .list(Some(&path))
+            .try_collect()
+            .await
+            .map_err(|source| Error::Store { doing: format!("listing `{directory}`"), source })?;
+        Ok(listed.iter().map(|meta| self.entry(meta)).collect())
+    }
+
+    /// Files and sub-directories directly in a directory: paths relative to the table.
+    pub async fn list_level(&self, directory: &str) -> Result<(Vec<Entry>, Vec<String>)> {
+        let path = self.path(directory)?;
+        let listed = match self.store.list_with_delimiter(Some(&path)).await {
+            Ok(listed) => listed,
+            Err(object_store::Error::NotFound { .. }) => return Ok((Vec::new(), Vec::new())),
+            Err(source) => return Err(Error::Store { doing: format!("listing `{directory}`"), source }),
+        };
+        let files = listed.objects.iter().map(|meta| self.entry(meta)).collect();
+        let directories = listed.common_prefixes.iter().map(|prefix| self.relative(prefix)).collect();
+        Ok((files, directories))
+    }
+
+    /// Reads many files at once; the order of the answers is the order of the names.
+    pub async fn read_all(&self, files: &[String]) -> Result<Vec<Option<Bytes>>> {
+        futures::stream::iter(files).map(|file| self.get(file)).buffered(REQUESTS_AT_ONCE).try_collect().await
+    }
+
+    fn entry(&self, meta: &ObjectMeta) -> Entry {
+        Entry {
+            path: self.relative(&meta.location),
+            bytes: meta.size,
+            modified_millis: meta.last_modified.timestamp_millis(),
+        }
+    }
+
+    fn relative(&self, path: &Path) -> String {
+        let full = path.as_ref();
+        let base = self.base.as_ref();
+        let rest = if base.is_empty() { full } else { full.strip_prefix(base).unwrap_or(full) };
+        rest.trim_start_matches('/').to_string()
+    }
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Stores by URL: local disks and the object stores of the clouds.
+
+use std::collections::HashMap;
+use std::path::{Component, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use url::Url;
+
+use crate::error::{Error, Result};
+use crate::storage::{Storage, Stores};
+
+/// Opens local directories, `s3://`, `gs://` and `az://` locations. Credentials and endpoints come from the
+/// environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), never from a URL.
+#[derive(Debug, Default)]
+pub struct SystemStores {
+    // One client per bucket: it holds the connections.
+    opened: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+}
+
+impl SystemStores {
+    /// No store is opened yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn remote(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, Path)> {
+        if url.password().is_some() || !url.username().is_empty() {
+            return Err(location(url.as_str(), "credentials do not belong into a URL: set them in the environment"));
+        }
+        let bucket = format!("{}://{}", url.scheme(), url.host_str().unwrap_or_default());
+        let base = Path::from_url_path(url.path()).map_err(|e| location(url.as_str(), e))?;
+        let mut opened = self.opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(store) = opened.get(&bucket) {
+            return Ok((Arc::clone(store), base));
+        }
+        let variables = std::env::vars().map(|(key, value)| (key.to_ascii_lowercase(), value));
+        let (store, _) = object_store::parse_url_opts(url, variables).map_err(|e| location(url.as_str(), e))?;
+        let store: Arc<dyn ObjectStore> = Arc::from(store);
+        opened.insert(bucket, Arc::clone(&store));
+        Ok((store, base))
+    }
+}
+
+impl Stores for SystemStores {
+    fn open(&self, url: &str) -> Result<Storage> {
+        match Url::parse(url) {
+            Ok(parsed) if parsed.scheme() == "file" => {
+                let path = parsed.to_file_path().map_err(|()| location(url, "it is no local path"))?;
+                open_local(url, path)
+            }
+            Ok(parsed) if matches!(parsed.scheme(), "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss") => {
+                let (store, base) = self.remote(&parsed)?;
+                Ok(Storage::new(store, base, url.trim_end_matches('/'), None))
+            }
+            Ok(parsed) => Err(location(
+                url,
+                format!("scheme `{}` is not supported: use a path, file://, s3://, gs:// or az://", parsed.scheme()),
+            )),
+            Err(url::ParseError::RelativeUrlWithoutBase) => open_local(url, PathBuf::from(url)),
+            Err(e) => Err(location(url, e)),
+        }
+    }
+}
+
+fn open_local(url: &str, path: PathBuf) -> Result<Storage> {
+    if url.trim().is_empty() {
+        return Err(location(url, "it is empty"));
+    }
+    let absolute = std::path::absolute(&path)
+        .map_err(|source| Error::Disk { doing: format!("resolving `{}`", path.display()), source })?;
+    if absolute.components().any(|part| part == Component::ParentDir) {
+        return Err(location(url, "`..` is not allowed in a table's path"));
+    }
+    let base = Path::from_absolute_path(&absolute).map_err(|e| location(url, e))?;
+    let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+    Ok(Storage::new(store, base, url.trim_end_matches('/'), Some(absolute)))
+}
+
+fn location(url: &str, detail: impl std::fmt::Display) -> Error {
+    Error::Location { url: url.to_string(), detail: detail.to_string() }
+}
