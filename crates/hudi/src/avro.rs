@@ -106,7 +106,9 @@ fn avro_type(path: &str, field: &Field) -> Result<Value> {
             let unit = match unit {
                 TimeUnit::Millisecond => "millis",
                 TimeUnit::Microsecond => "micros",
-                other => return Err(no_mapping(field, &format!("a time unit of {other:?}: cast it to microseconds"))),
+                other => {
+                    return Err(no_mapping(field, &format!("a time unit of {other:?}: cast it to microseconds")));
+                }
             };
             let local = if zone.is_none() { "local-" } else { "" };
             json!({"type": "long", "logicalType": format!("{local}timestamp-{unit}")})

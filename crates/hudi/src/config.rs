@@ -53,9 +53,8 @@ impl TableConfig {
             (None, Some(absent)) => Ok(absent),
             (None, None) => Err(Error::corrupt(file, format!("`{key}` is missing"))),
         };
-        let name = get("hoodie.table.name")
-            .ok_or_else(|| Error::corrupt(file, "`hoodie.table.name` is missing"))?
-            .to_string();
+        let name =
+            get("hoodie.table.name").ok_or_else(|| Error::corrupt(file, "`hoodie.table.name` is missing"))?.to_string();
         let version = number("hoodie.table.version", None)?;
         let table_type = match get("hoodie.table.type") {
             Some("COPY_ON_WRITE") | None => TableType::CopyOnWrite,

@@ -52,7 +52,9 @@ pub async fn load_history(storage: &Storage, config: &TableConfig) -> Result<Vec
     }
     let directory = config.history_dir();
     for _attempt in 0..3 {
-        let Some(version) = current_version(storage, &directory).await? else { return Ok(Vec::new()) };
+        let Some(version) = current_version(storage, &directory).await? else {
+            return Ok(Vec::new());
+        };
         if let Some(found) = load_version(storage, &directory, version).await? {
             return Ok(found);
         }
@@ -82,14 +84,18 @@ pub async fn find_archived_metadata(
 
 async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u64>> {
     let file = format!("{directory}/_version_");
-    let Some(bytes) = storage.get(&file).await? else { return Ok(None) };
+    let Some(bytes) = storage.get(&file).await? else {
+        return Ok(None);
+    };
     let text = String::from_utf8_lossy(&bytes);
     text.trim().parse().map(Some).map_err(|_| Error::corrupt(&file, format!("`{}` is no number", text.trim())))
 }
 
 async fn manifest_files(storage: &Storage, directory: &str, version: u64) -> Result<Option<Vec<String>>> {
     let manifest_file = format!("{directory}/manifest_{version}");
-    let Some(bytes) = storage.get(&manifest_file).await? else { return Ok(None) };
+    let Some(bytes) = storage.get(&manifest_file).await? else {
+        return Ok(None);
+    };
     let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(&manifest_file, e))?;
     Ok(Some(manifest.files.into_iter().map(|entry| format!("{directory}/{}", entry.name)).collect()))
 }
@@ -144,7 +150,9 @@ fn read_file(file: &str, bytes: Bytes) -> Result<Vec<ArchivedInstant>> {
         ];
         for row in 0..batch.num_rows() {
             // An action this version does not know changes no file it would have to find.
-            let Some(action) = Action::parse(action.value(row)) else { continue };
+            let Some(action) = Action::parse(action.value(row)) else {
+                continue;
+            };
             let completed = (!completed.is_null(row)).then(|| completed.value(row)).filter(|text| !text.is_empty());
             found.push(ArchivedInstant {
                 requested: requested.value(row).parse().map_err(|e| corrupt(&e))?,

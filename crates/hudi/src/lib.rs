@@ -19,6 +19,11 @@ mod stores;
 pub mod target;
 mod timeline;
 
+mod listing;
+mod log_blocks;
+mod mdt_read;
+mod slices;
+
 pub use avro::{
     META_COLUMNS, arrow_schema, avro_schema, check_name, is_meta_column, meta_fields, with_meta_columns,
     without_meta_columns,
@@ -33,3 +38,10 @@ pub use properties::{format_property, parse_properties};
 pub use storage::{Entry, PutNew, REQUESTS_AT_ONCE, Storage, Stores};
 pub use stores::SystemStores;
 pub use timeline::{Action, Instant, Timeline, completed_path, inflight_path, requested_path};
+
+pub use listing::{has_file_listing, list_base_files, list_directories};
+pub use mdt_read::read_file_listing;
+pub use slices::{
+    BaseFile, Completions, FileSlice, GroupKey, Standing, completed_replacements, completions_for, current_slices,
+    read_metadata, replaced_groups, select_slices,
+};

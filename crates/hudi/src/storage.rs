@@ -166,7 +166,9 @@ impl Storage {
         let listed = match self.store.list_with_delimiter(Some(&path)).await {
             Ok(listed) => listed,
             Err(object_store::Error::NotFound { .. }) => return Ok((Vec::new(), Vec::new())),
-            Err(source) => return Err(Error::Store { doing: format!("listing `{directory}`"), source }),
+            Err(source) => {
+                return Err(Error::Store { doing: format!("listing `{directory}`"), source });
+            }
         };
         let files = listed.objects.iter().map(|meta| self.entry(meta)).collect();
         let directories = listed.common_prefixes.iter().map(|prefix| self.relative(prefix)).collect();

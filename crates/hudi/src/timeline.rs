@@ -3,7 +3,7 @@
 //!
 //! One listing is one view. Completion times exist only in file names (layout 2), so no file is opened for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tributary_types::InstantTime;
 
@@ -118,6 +118,7 @@ pub struct Timeline {
     directory: String,
     layout: u32,
     instants: Vec<Instant>,
+    savepoints: Vec<InstantTime>,
 }
 
 impl Timeline {
@@ -131,8 +132,14 @@ impl Timeline {
     /// Interprets the file names of a timeline directory; other files are passed over.
     pub fn from_names<'a>(directory: &str, layout: u32, names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut found: BTreeMap<InstantTime, Instant> = BTreeMap::new();
+        let mut savepoints = BTreeSet::new();
         for name in names {
             let Some(file) = parse_name(layout, name) else { continue };
+            // A savepoint has the requested time of the write that it keeps, and must not hide it.
+            if file.action == Action::Savepoint {
+                savepoints.insert(file.requested);
+                continue;
+            }
             let instant = found.entry(file.requested.clone()).or_insert_with(|| Instant {
                 requested: file.requested.clone(),
                 action: file.action,
@@ -153,10 +160,20 @@ impl Timeline {
                 instant.action = file.action;
             }
         }
-        Timeline { directory: directory.to_string(), layout, instants: found.into_values().collect() }
+        Timeline {
+            directory: directory.to_string(),
+            layout,
+            instants: found.into_values().collect(),
+            savepoints: savepoints.into_iter().collect(),
+        }
     }
 
-    /// Every instant, by requested time.
+    /// Requested times of the writes that a savepoint keeps, in order.
+    pub fn savepoints(&self) -> &[InstantTime] {
+        &self.savepoints
+    }
+
+    /// Every instant but savepoints, by requested time.
     pub fn instants(&self) -> &[Instant] {
         &self.instants
     }
@@ -306,6 +323,18 @@ mod tests {
         ]);
         assert_eq!(timeline.instants()[0].action, Action::ReplaceCommit);
         assert_eq!(Action::Clustering.completed(), Action::ReplaceCommit);
+    }
+
+    #[test]
+    fn a_savepoint_does_not_hide_the_write_it_keeps() {
+        let timeline = timeline(&[
+            "20250101000000001_20250101000000002.savepoint",
+            "20250101000000001_20250101000000009.commit",
+            "20250101000000001.savepoint.inflight",
+        ]);
+        assert_eq!(timeline.savepoints(), [at(T1)]);
+        assert_eq!(timeline.completed_writes().len(), 1);
+        assert_eq!(timeline.instants()[0].completed, Some(at(T9)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Rows by key: one winner for each key of a part, found again by the key.
 
 use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch, StringArray};
 use arrow::row::Rows;
@@ -20,7 +21,7 @@ pub(crate) struct RowAt {
 
 /// Rows of a part, held in memory, with one winner per key.
 pub(crate) struct KeyedRows {
-    pub(crate) batches: Vec<RecordBatch>,
+    pub(crate) batches: Arc<Vec<RecordBatch>>,
     pub(crate) winners: Vec<RowAt>,
     /// Comparable ordering values of each batch, where the table orders.
     pub(crate) ordering: Option<Vec<Rows>>,
@@ -50,7 +51,7 @@ impl KeyedRows {
         let mut rows = KeyedRows {
             winners: Vec::with_capacity(total),
             table: HashTable::with_capacity(total),
-            batches,
+            batches: Arc::new(batches),
             ordering,
             combined: 0,
         };
@@ -116,8 +117,6 @@ pub(crate) fn text(batch: &RecordBatch, column: usize) -> &StringArray {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::array::{ArrayRef, Int64Array};
 
     use super::*;

@@ -138,19 +138,23 @@ fn sequence_numbers(instant: &str, task: usize, first: u64, rows: usize) -> Arra
     Arc::new(out.finish())
 }
 
-/// Writes a new file group of `partition` with the given rows.
-pub(crate) async fn write_group(
-    context: &FileContext,
-    batches: &[RecordBatch],
-    rows: &[RowAt],
-    partition: &str,
-    file_id: &str,
-    task: usize,
-) -> Result<StagedFile, Error> {
-    write_partition_metafile(&context.storage, partition, &context.instant)
+/// A file group to be made.
+pub(crate) struct NewGroup {
+    pub(crate) batches: Arc<Vec<RecordBatch>>,
+    /// Its rows, in `batches`.
+    pub(crate) rows: Vec<RowAt>,
+    pub(crate) partition: String,
+    pub(crate) file_id: String,
+    pub(crate) task: usize,
+}
+
+/// Writes a new file group.
+pub(crate) async fn write_group(context: &FileContext, group: NewGroup) -> Result<StagedFile, Error> {
+    let NewGroup { batches, rows, partition, file_id, task } = group;
+    write_partition_metafile(&context.storage, &partition, &context.instant)
         .await
         .map_err(|e| hudi_error(context, e))?;
-    let mut file = OpenFile::create(context, partition, file_id, task, MarkerKind::Create).await?;
+    let mut file = OpenFile::create(context, &partition, &file_id, task, MarkerKind::Create).await?;
     let sources: Vec<&RecordBatch> = batches.iter().collect();
     for chunk in rows.chunks(context.batch_rows) {
         let picks: Vec<(usize, usize)> = chunk.iter().map(|at| (at.batch as usize, at.row as usize)).collect();
@@ -159,8 +163,8 @@ pub(crate) async fn write_group(
     }
     let (path, bytes, rows) = file.close().await?;
     Ok(StagedFile {
-        partition: partition.to_string(),
-        file_id: file_id.to_string(),
+        partition,
+        file_id,
         path,
         previous: None,
         rows,

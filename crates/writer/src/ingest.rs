@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch};
-use arrow::compute::{filter_record_batch, is_not_null};
+use arrow::compute::{cast, filter_record_batch, is_not_null};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::StreamExt;
 use tributary_api::RowStream;
@@ -87,6 +87,7 @@ fn keyed_batch(
     schema: &SchemaRef,
     batch: &RecordBatch,
 ) -> Result<RecordBatch, Error> {
+    let batch = &aligned(request, batch)?;
     let made = rules.make(batch).map_err(key_error)?;
     let mut columns: Vec<ArrayRef> = vec![Arc::new(made.keys), Arc::new(made.partitions)];
     columns.extend(batch.columns().iter().cloned());
@@ -95,6 +96,28 @@ fn keyed_batch(
         found: "the rows as they came".to_string(),
         what: format!("do not fit the schema that was announced: {e}"),
     })
+}
+
+/// The rows in the table's column order and types, which may be wider than the query's.
+fn aligned(request: &StageRequest, batch: &RecordBatch) -> Result<RecordBatch, Error> {
+    let mut columns = Vec::with_capacity(request.schema.fields().len());
+    for field in request.schema.fields() {
+        let column = batch.column_by_name(field.name()).ok_or_else(|| Error::MissingColumn {
+            column: field.name().clone(),
+            role: "schema",
+            present: batch.schema().fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", "),
+        })?;
+        if column.data_type() == field.data_type() {
+            columns.push(Arc::clone(column));
+            continue;
+        }
+        columns.push(cast(column, field.data_type()).map_err(|e| Error::Type {
+            column: field.name().clone(),
+            found: column.data_type().to_string(),
+            what: format!("cannot be stored as {}: {e}", field.data_type()),
+        })?);
+    }
+    RecordBatch::try_new(Arc::clone(&request.schema), columns).map_err(internal)
 }
 
 fn drop_null_keys(request: &StageRequest, keyed: RecordBatch, seen: &mut Ingested) -> Result<RecordBatch, Error> {

@@ -14,6 +14,7 @@ mod files;
 mod ingest;
 pub mod metrics;
 mod order;
+mod parallel;
 mod service;
 mod settings;
 mod spool;

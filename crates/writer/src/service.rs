@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
 use async_trait::async_trait;
-use futures::{StreamExt, TryStreamExt};
 use tributary_api::RowStream;
 use tributary_api::writer::{Error, StageRequest, Staged, StagedFile, TargetSlice, Writer};
 use tributary_hudi::Stores;
@@ -15,10 +14,11 @@ use tributary_types::Entropy;
 use tributary_types::pipeline::Operation;
 
 use crate::combine::{KeyedRows, RowAt, text};
-use crate::files::{FileContext, Rewritten, rewrite_group, role_error, write_group};
+use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, write_group};
 use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, key_rules, keyed_schema};
 use crate::metrics;
 use crate::order::OrderingRule;
+use crate::parallel::run_jobs;
 use crate::settings::Settings;
 use crate::spool::{Part, SpillSpace, Spool, Spooled};
 use crate::tag::tag;
@@ -46,7 +46,7 @@ impl Writer for Service {
         OrderingRule::new(&request.ordering, &request.schema)?;
         let storage = self.stores.open(&request.url).map_err(|e| role_error(&request.url, e))?;
         let staging = Staging {
-            context: FileContext::new(storage, &request, self.settings.batch_rows),
+            context: Arc::new(FileContext::new(storage, &request, self.settings.batch_rows)),
             space: SpillSpace::new(request.spill_bytes)?,
             entropy: Arc::clone(&self.entropy),
             settings: &self.settings,
@@ -72,7 +72,7 @@ fn report(staged: &Staged, spilled: u64) {
 
 /// One staging under way.
 struct Staging<'a> {
-    context: FileContext,
+    context: Arc<FileContext>,
     space: SpillSpace,
     entropy: Arc<dyn Entropy>,
     settings: &'a Settings,
@@ -82,7 +82,7 @@ struct Staging<'a> {
 
 /// Rows of a part by what is to be done with them.
 struct Sorted {
-    rows: KeyedRows,
+    rows: Arc<KeyedRows>,
     new: Vec<RowAt>,
     /// Winners by the slice that holds their key.
     by_slice: BTreeMap<u32, Vec<u32>>,
@@ -99,7 +99,8 @@ impl Staging<'_> {
             (Spooled::Memory(batches, _held), true) => self.upsert_all(batches, &seen, &mut staged).await?,
             (Spooled::Parts(parts), true) => self.upsert_parts(parts, &seen, &mut staged).await?,
             (Spooled::Memory(batches, _held), false) => {
-                staged.files = self.insert_batches(&batches, &all_rows(&batches)).await?;
+                let rows = all_rows(&batches);
+                staged.files = self.insert_batches(&Arc::new(batches), &rows).await?;
             }
             (Spooled::Parts(parts), false) => staged.files = self.insert_parts(parts).await?,
         }
@@ -117,7 +118,7 @@ impl Staging<'_> {
         let sorted = self.sort(batches, &seen.partitions, staged).await?;
         staged.files = self.insert_batches(&sorted.rows.batches, &sorted.new).await?;
         let Sorted { rows, by_slice, .. } = sorted;
-        self.rewrite(&rows, by_slice, staged).await
+        self.rewrite(&rows, by_slice.into_keys(), staged).await
     }
 
     /// Rows are in parts by key. Each part is tagged alone; what it has for a stored slice waits in a second spool
@@ -138,7 +139,10 @@ impl Staging<'_> {
             }
         }
         staged.files = match inserts.finish()? {
-            Spooled::Memory(batches, _held) => self.insert_batches(&batches, &all_rows(&batches)).await?,
+            Spooled::Memory(batches, _held) => {
+                let rows = all_rows(&batches);
+                self.insert_batches(&Arc::new(batches), &rows).await?
+            }
             Spooled::Parts(parts) => self.insert_parts(parts).await?,
         };
         self.rewrite_spooled(updates.finish()?, seen, staged).await
@@ -147,22 +151,19 @@ impl Staging<'_> {
     /// Updates of a batch that did not fit: as many slices at a time as their updates fit in memory.
     async fn rewrite_spooled(&self, updates: Spooled, seen: &Ingested, staged: &mut Staged) -> Result<(), Error> {
         let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.schema))?;
-        let mut ignored = Staged::default();
         match updates {
             Spooled::Memory(batches, _held) => {
-                let rows = KeyedRows::combine(batches, rule.as_ref())?;
+                let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
                 let by_slice = self.by_slice(&rows, &seen.partitions).await?;
-                self.rewrite(&rows, by_slice, staged).await
+                self.rewrite(&rows, by_slice.into_keys(), staged).await
             }
             Spooled::Parts(parts) => {
                 for (number, slice) in self.slices_in(&seen.partitions) {
-                    let rows = self.updates_of(slice, &parts, rule.as_ref()).await?;
+                    let rows = Arc::new(self.updates_of(&slice, &parts, rule.as_ref()).await?);
                     if !rows.winners.is_empty() {
-                        let all = (0..rows.winners.len() as u32).collect();
-                        self.rewrite(&rows, BTreeMap::from([(number, all)]), staged).await?;
+                        self.rewrite(&rows, [number], staged).await?;
                     }
                 }
-                ignored.files.clear();
                 Ok(())
             }
         }
@@ -179,8 +180,8 @@ impl Staging<'_> {
         let mut kept = Vec::new();
         for part in parts.iter().filter(|part| part.rows() > 0) {
             let mut held = self.request.budget.reservation("one part of the updates");
-            let rows = KeyedRows::combine(part.load(&mut held)?, rule)?;
-            let tags = tag(&self.context, &[(0, slice)], &rows, 1).await?;
+            let rows = Arc::new(KeyedRows::combine(part.load(&mut held)?, rule)?);
+            let tags = tag(&self.context, &[(0, slice.clone())], &rows, 1).await?;
             let picked: Vec<RowAt> =
                 rows.winners.iter().zip(&tags.slices_of).filter(|(_, of)| !of.is_empty()).map(|(at, _)| *at).collect();
             for chunk in picked.chunks(self.settings.batch_rows) {
@@ -197,7 +198,7 @@ impl Staging<'_> {
         staged: &mut Staged,
     ) -> Result<Sorted, Error> {
         let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.schema))?;
-        let rows = KeyedRows::combine(batches, rule.as_ref())?;
+        let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
         staged.rows_combined += rows.combined;
         let by_slice = self.by_slice(&rows, partitions).await?;
         let mut known = vec![false; rows.winners.len()];
@@ -210,7 +211,7 @@ impl Staging<'_> {
 
     async fn by_slice(
         &self,
-        rows: &KeyedRows,
+        rows: &Arc<KeyedRows>,
         partitions: &BTreeSet<String>,
     ) -> Result<BTreeMap<u32, Vec<u32>>, Error> {
         let slices = self.slices_in(partitions);
@@ -225,23 +226,24 @@ impl Staging<'_> {
     }
 
     /// Pinned slices of the partitions that have incoming rows.
-    fn slices_in(&self, partitions: &BTreeSet<String>) -> Vec<(u32, &TargetSlice)> {
+    fn slices_in(&self, partitions: &BTreeSet<String>) -> Vec<(u32, TargetSlice)> {
         let slices = self.request.slices.iter().enumerate();
-        slices.filter(|(_, slice)| partitions.contains(&slice.partition)).map(|(n, slice)| (n as u32, slice)).collect()
+        let touched = slices.filter(|(_, slice)| partitions.contains(&slice.partition));
+        touched.map(|(number, slice)| (number as u32, slice.clone())).collect()
     }
 
     async fn rewrite(
         &self,
-        rows: &KeyedRows,
-        by_slice: BTreeMap<u32, Vec<u32>>,
+        rows: &Arc<KeyedRows>,
+        slices: impl IntoIterator<Item = u32>,
         staged: &mut Staged,
     ) -> Result<(), Error> {
-        let jobs = by_slice.into_keys().map(|number| async move {
-            let slice = &self.request.slices[number as usize];
-            rewrite_group(&self.context, slice, rows, self.next_task()).await
+        let jobs = slices.into_iter().map(|number| {
+            let (context, rows) = (Arc::clone(&self.context), Arc::clone(rows));
+            let (slice, task) = (self.request.slices[number as usize].clone(), self.next_task());
+            async move { rewrite_group(&context, &slice, &rows, task).await }
         });
-        let done: Vec<Rewritten> =
-            futures::stream::iter(jobs).buffer_unordered(self.settings.parallelism).try_collect().await?;
+        let done: Vec<Rewritten> = run_jobs(jobs, self.settings.parallelism).await?;
         for rewritten in done {
             staged.rows_outdated += rewritten.outdated;
             staged.files.extend(rewritten.file);
@@ -250,22 +252,28 @@ impl Staging<'_> {
     }
 
     /// New file groups for rows in memory.
-    async fn insert_batches(&self, batches: &[RecordBatch], rows: &[RowAt]) -> Result<Vec<StagedFile>, Error> {
+    async fn insert_batches(&self, batches: &Arc<Vec<RecordBatch>>, rows: &[RowAt]) -> Result<Vec<StagedFile>, Error> {
         let per_file = self.rows_per_file(batches);
         let mut by_partition: BTreeMap<&str, Vec<RowAt>> = BTreeMap::new();
         for at in rows {
             let partition = text(&batches[at.batch as usize], PARTITION).value(at.row as usize);
             by_partition.entry(partition).or_default().push(*at);
         }
-        let jobs = by_partition.iter().flat_map(|(partition, rows)| {
-            rows.chunks(per_file).map(move |rows| async move {
-                let file_id = self.new_file_id();
-                write_group(&self.context, batches, rows, partition, &file_id, self.next_task()).await
-            })
+        let mut groups = Vec::new();
+        for (partition, rows) in by_partition {
+            groups.extend(rows.chunks(per_file).map(|rows| NewGroup {
+                batches: Arc::clone(batches),
+                rows: rows.to_vec(),
+                partition: partition.to_string(),
+                file_id: self.new_file_id(),
+                task: self.next_task(),
+            }));
+        }
+        let jobs = groups.into_iter().map(|group| {
+            let context = Arc::clone(&self.context);
+            async move { write_group(&context, group).await }
         });
-        // Collected first: a lazily made future would borrow the iterator across an await.
-        let jobs: Vec<_> = jobs.collect();
-        futures::stream::iter(jobs).buffer_unordered(self.settings.parallelism).try_collect().await
+        run_jobs(jobs, self.settings.parallelism).await
     }
 
     /// New file groups for rows on disk, which are divided by partition: a bounded chunk at a time.
@@ -280,14 +288,18 @@ impl Staging<'_> {
                 held.try_grow(crate::spool::batch_bytes(&batch))?;
                 chunk.push(batch);
                 if held.held() >= chunk_bytes {
-                    files.extend(self.insert_batches(&chunk, &all_rows(&chunk)).await?);
-                    chunk.clear();
+                    files.extend(self.insert_chunk(std::mem::take(&mut chunk)).await?);
                     held.shrink(held.held());
                 }
             }
-            files.extend(self.insert_batches(&chunk, &all_rows(&chunk)).await?);
+            files.extend(self.insert_chunk(chunk).await?);
         }
         Ok(files)
+    }
+
+    async fn insert_chunk(&self, chunk: Vec<RecordBatch>) -> Result<Vec<StagedFile>, Error> {
+        let rows = all_rows(&chunk);
+        self.insert_batches(&Arc::new(chunk), &rows).await
     }
 
     fn rows_per_file(&self, batches: &[RecordBatch]) -> usize {

@@ -13,6 +13,7 @@ use tributary_api::writer::{Error, TargetSlice};
 
 use crate::combine::KeyedRows;
 use crate::files::{FileContext, hudi_error};
+use crate::parallel::run_jobs;
 
 /// Rows of a stored slice.
 pub(crate) type StoredRows = Pin<Box<dyn Stream<Item = Result<RecordBatch, Error>> + Send>>;
@@ -39,19 +40,17 @@ async fn open(context: &FileContext, slice: &TargetSlice, schema: &Arc<Schema>) 
 
 /// Looks every stored key of `slices` up among the incoming rows.
 pub(crate) async fn tag(
-    context: &FileContext,
-    slices: &[(u32, &TargetSlice)],
-    rows: &KeyedRows,
+    context: &Arc<FileContext>,
+    slices: &[(u32, TargetSlice)],
+    rows: &Arc<KeyedRows>,
     parallelism: usize,
 ) -> Result<Tags, Error> {
-    let mut tags = Tags { slices_of: vec![Vec::new(); rows.winners.len()] };
-    let searches = slices.iter().map(|(number, slice)| async move {
-        let found = search(context, slice, rows).await?;
-        Ok::<_, Error>((*number, found))
+    let searches = slices.iter().map(|(number, slice)| {
+        let (number, slice, context, rows) = (*number, slice.clone(), Arc::clone(context), Arc::clone(rows));
+        async move { Ok((number, search(&context, &slice, &rows).await?)) }
     });
-    let mut results = futures::stream::iter(searches).buffer_unordered(parallelism);
-    while let Some(result) = results.next().await {
-        let (slice, found) = result?;
+    let mut tags = Tags { slices_of: vec![Vec::new(); rows.winners.len()] };
+    for (slice, found) in run_jobs(searches, parallelism).await? {
         for winner in found {
             let known = &mut tags.slices_of[winner as usize];
             if !known.contains(&slice) {
