@@ -31,14 +31,14 @@ pub struct ArchivedInstant {
 }
 
 #[derive(Deserialize)]
-struct Manifest {
-    files: Vec<ManifestEntry>,
+pub(crate) struct Manifest {
+    pub(crate) files: Vec<ManifestEntry>,
 }
 
 #[derive(Deserialize)]
-struct ManifestEntry {
+pub(crate) struct ManifestEntry {
     #[serde(rename = "fileName")]
-    name: String,
+    pub(crate) name: String,
 }
 
 /// Every archived instant, by requested time. Empty for a table that archived nothing yet.
@@ -61,7 +61,7 @@ pub async fn load_history(storage: &Storage, config: &TableConfig) -> Result<Vec
     Err(Error::Conflict { what: format!("the archive in `{directory}` changed three times while it was read") })
 }
 
-async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u64>> {
+pub(crate) async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u64>> {
     let file = format!("{directory}/_version_");
     let Some(bytes) = storage.get(&file).await? else {
         return Ok(None);

@@ -1,1 +1,5 @@
 //! testkit
+
+mod fixtures;
+
+pub use fixtures::Fixture;
