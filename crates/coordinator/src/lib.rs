@@ -1,1 +1,29 @@
-//! coordinator
+// SPDX-License-Identifier: Apache-2.0
+//! The coordinator role: one batch from its request to its outcome, and alone the completion of a commit.
+//!
+//! ```text
+//! resolve   the newest commit of the target that carries this pipeline's cursors
+//! plan      the window and the files of every source, all sources at once
+//! begin     under the target's lock: finish what dead batches left, open an instant, pin the target's state
+//! merge     the merge role pulls the rows, runs the SQL, pushes the result to the writer role
+//! commit    the gate on a fresh listing, the metadata table's delta, then one put-if-absent
+//! publish   the record of the batch
+//! ```
+//!
+//! A failure before the commit rolls the instant back and leaves every cursor where it was. A commit whose answer was
+//! lost is looked for, never guessed. What decides is in `decide`, as pure functions.
+
+mod batch;
+mod commit;
+mod decide;
+mod housekeeping;
+pub mod metrics;
+mod plan;
+mod pull;
+mod schema;
+mod service;
+mod settings;
+mod target;
+
+pub use service::{Roles, Service};
+pub use settings::Settings;

@@ -15,7 +15,7 @@ use tributary_types::InstantTime;
 use crate::commit::CommitMetadata;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
-use crate::history::{ArchivedInstant, Manifest, current_version};
+use crate::history::{ArchivedInstant, current_version, manifest_files};
 use crate::parquet_file::{open_file, read_error};
 use crate::storage::Storage;
 use crate::timeline::Action;
@@ -28,20 +28,21 @@ const METADATA: &str = "metadata";
 /// One file of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryFile {
-    /// Its name.
-    pub name: String,
+    /// Its path, relative to the table.
+    pub path: String,
     /// Earliest and latest requested time in it, as its name says: `<min>_<max>_<level>.parquet`.
     pub range: Option<(InstantTime, InstantTime)>,
 }
 
 impl HistoryFile {
-    fn new(name: String) -> Self {
+    fn new(path: String) -> Self {
+        let name = path.rsplit('/').next().unwrap_or(&path);
         let mut parts = name.split('_');
         let range = match (parts.next().map(str::parse), parts.next().map(str::parse)) {
             (Some(Ok(min)), Some(Ok(max))) => Some((min, max)),
             _ => None,
         };
-        HistoryFile { name, range }
+        HistoryFile { path, range }
     }
 
     /// Whether an instant of this requested time can be in it.
@@ -57,19 +58,13 @@ pub async fn history_version(storage: &Storage, config: &TableConfig) -> Result<
 
 /// The files of one version of the archive; `None` when that version is gone.
 pub async fn history_files(storage: &Storage, config: &TableConfig, version: u64) -> Result<Option<Vec<HistoryFile>>> {
-    let file = format!("{}/manifest_{version}", config.history_dir());
-    let Some(bytes) = storage.get(&file).await? else { return Ok(None) };
-    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(&file, e))?;
-    Ok(Some(manifest.files.into_iter().map(|entry| HistoryFile::new(entry.name)).collect()))
+    let files = manifest_files(storage, &config.history_dir(), version).await?;
+    Ok(files.map(|files| files.into_iter().map(HistoryFile::new).collect()))
 }
 
 /// The instants in one file of the archive.
-pub async fn read_history_file(
-    storage: &Storage,
-    config: &TableConfig,
-    file: &HistoryFile,
-) -> Result<Vec<ArchivedInstant>> {
-    let path = format!("{}/{}", config.history_dir(), file.name);
+pub async fn read_history_file(storage: &Storage, file: &HistoryFile) -> Result<Vec<ArchivedInstant>> {
+    let path = file.path.clone();
     let mut found = Vec::new();
     for batch in read_columns(storage, &path, &[REQUESTED, COMPLETED, ACTION]).await? {
         let [requested, completed, action] =
@@ -91,13 +86,12 @@ pub async fn read_history_file(
 /// The metadata of archived writes, which is read only to tell writes of rows from other ones.
 pub async fn archived_metadata(
     storage: &Storage,
-    config: &TableConfig,
     files: &[HistoryFile],
     wanted: &BTreeSet<InstantTime>,
 ) -> Result<Vec<(InstantTime, CommitMetadata)>> {
     let mut found = Vec::new();
     for file in files.iter().filter(|file| wanted.iter().any(|time| file.may_hold(time))) {
-        let path = format!("{}/{}", config.history_dir(), file.name);
+        let path = file.path.clone();
         for batch in read_columns(storage, &path, &[REQUESTED, METADATA]).await? {
             let (requested, metadata) = (text(&path, &batch, REQUESTED)?, binary(&path, &batch, METADATA)?);
             for row in 0..batch.num_rows() {
@@ -145,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_file_of_the_archive_says_which_instants_it_may_hold() {
-        let file = HistoryFile::new("20250101000001000_20250101000005000_0.parquet".to_string());
+        let file = HistoryFile::new("history/20250101000001000_20250101000005000_0.parquet".to_string());
         assert!(file.may_hold(&"20250101000003000".parse().unwrap()));
         assert!(!file.may_hold(&"20250101000006000".parse().unwrap()));
         assert!(HistoryFile::new("odd.parquet".to_string()).may_hold(&InstantTime::init()));

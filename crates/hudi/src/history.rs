@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use arrow::array::{Array, RecordBatch, StringArray};
+use arrow::array::{Array, AsArray, RecordBatch, StringArray};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Deserialize;
 use tributary_types::InstantTime;
 
+use crate::commit::CommitMetadata;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
@@ -31,14 +32,14 @@ pub struct ArchivedInstant {
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Manifest {
-    pub(crate) files: Vec<ManifestEntry>,
+struct Manifest {
+    files: Vec<ManifestEntry>,
 }
 
 #[derive(Deserialize)]
-pub(crate) struct ManifestEntry {
+struct ManifestEntry {
     #[serde(rename = "fileName")]
-    pub(crate) name: String,
+    name: String,
 }
 
 /// Every archived instant, by requested time. Empty for a table that archived nothing yet.
@@ -61,6 +62,26 @@ pub async fn load_history(storage: &Storage, config: &TableConfig) -> Result<Vec
     Err(Error::Conflict { what: format!("the archive in `{directory}` changed three times while it was read") })
 }
 
+/// Metadata of archived writes whose extra metadata has `key`, newest completion first.
+///
+/// Reads the whole archive, metadata included: for the rare case that a fact is not on the active timeline any more.
+pub async fn find_archived_metadata(
+    storage: &Storage,
+    config: &TableConfig,
+    key: &str,
+) -> Result<Vec<(ArchivedInstant, CommitMetadata)>> {
+    let directory = config.history_dir();
+    let Some(version) = current_version(storage, &directory).await? else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for file in manifest_files(storage, &directory, version).await?.unwrap_or_default() {
+        if let Some(bytes) = storage.get(&file).await? {
+            found.extend(read_metadata(&file, bytes, key)?);
+        }
+    }
+    found.sort_by(|(a, _), (b, _)| b.completed.cmp(&a.completed));
+    Ok(found)
+}
+
 pub(crate) async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u64>> {
     let file = format!("{directory}/_version_");
     let Some(bytes) = storage.get(&file).await? else {
@@ -70,21 +91,47 @@ pub(crate) async fn current_version(storage: &Storage, directory: &str) -> Resul
     text.trim().parse().map(Some).map_err(|_| Error::corrupt(&file, format!("`{}` is no number", text.trim())))
 }
 
-async fn load_version(storage: &Storage, directory: &str, version: u64) -> Result<Option<Vec<ArchivedInstant>>> {
+pub(crate) async fn manifest_files(storage: &Storage, directory: &str, version: u64) -> Result<Option<Vec<String>>> {
     let manifest_file = format!("{directory}/manifest_{version}");
     let Some(bytes) = storage.get(&manifest_file).await? else {
         return Ok(None);
     };
     let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(&manifest_file, e))?;
+    Ok(Some(manifest.files.into_iter().map(|entry| format!("{directory}/{}", entry.name)).collect()))
+}
+
+async fn load_version(storage: &Storage, directory: &str, version: u64) -> Result<Option<Vec<ArchivedInstant>>> {
+    let Some(files) = manifest_files(storage, directory, version).await? else { return Ok(None) };
     let mut found = BTreeSet::new();
-    for entry in manifest.files {
-        let file = format!("{directory}/{}", entry.name);
-        let Some(bytes) = storage.get(&file).await? else {
-            return Ok(None);
-        };
+    for file in files {
+        let Some(bytes) = storage.get(&file).await? else { return Ok(None) };
         found.extend(read_file(&file, bytes)?);
     }
     Ok(Some(found.into_iter().collect()))
+}
+
+fn read_metadata(file: &str, bytes: Bytes, key: &str) -> Result<Vec<(ArchivedInstant, CommitMetadata)>> {
+    let instants = read_file(file, bytes.clone())?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(|e| Error::corrupt(file, e))?;
+    let mask = ProjectionMask::columns(builder.parquet_schema(), ["instantTime", "action", "metadata"]);
+    let reader = builder.with_projection(mask).build().map_err(|e| Error::corrupt(file, e))?;
+    let mut found = Vec::new();
+    for batch in reader {
+        let batch = batch.map_err(|e| Error::corrupt(file, e))?;
+        let requested = text_column(file, &batch, "instantTime")?;
+        let column = batch.column_by_name("metadata").ok_or_else(|| Error::corrupt(file, "no column `metadata`"))?;
+        let metadata = cast(column, &DataType::Binary).map_err(|e| Error::corrupt(file, e))?;
+        let metadata = metadata.as_binary::<i32>();
+        for row in (0..batch.num_rows()).filter(|row| !metadata.is_null(*row)) {
+            let instant = instants.iter().find(|instant| instant.requested.as_str() == requested.value(row));
+            let Some(instant) = instant.filter(|instant| instant.action.writes_files()) else { continue };
+            let decoded = CommitMetadata::decode(file, metadata.value(row))?;
+            if decoded.extra.contains_key(key) {
+                found.push((instant.clone(), decoded));
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn read_file(file: &str, bytes: Bytes) -> Result<Vec<ArchivedInstant>> {

@@ -7,13 +7,16 @@
 //! pending instants.
 
 mod avro;
+mod base_file;
 mod commit;
 mod config;
 mod error;
 mod history;
+mod keys;
 mod properties;
 mod storage;
 mod stores;
+pub mod target;
 mod timeline;
 
 mod archive;
@@ -31,10 +34,12 @@ pub use avro::{
     META_COLUMNS, arrow_schema, avro_schema, check_name, is_meta_column, meta_fields, with_meta_columns,
     without_meta_columns,
 };
+pub use base_file::{BaseFileWriter, base_file_name, base_file_schema, parse_base_file_name};
 pub use commit::{CommitMetadata, NO_PREVIOUS_COMMIT, WriteStat};
 pub use config::{PROPERTIES, PROPERTIES_BACKUP, TableConfig, table_checksum};
 pub use error::{Error, Result};
-pub use history::{ArchivedInstant, load_history};
+pub use history::{ArchivedInstant, find_archived_metadata, load_history};
+pub use keys::{KeyError, KeyRules, RowKeys};
 pub use properties::{format_property, parse_properties};
 pub use storage::{Entry, PutNew, REQUESTS_AT_ONCE, Storage, Stores};
 pub use stores::SystemStores;

@@ -4,7 +4,6 @@
 //! Every path is relative to the table's base path and is used as it stands: a percent sign in a partition path is
 //! part of the directory's name, never an escape.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +12,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
 use crate::error::{Error, Result};
+use crate::target::LockKind;
 
 /// How many store requests of one kind are under way at once.
 pub const REQUESTS_AT_ONCE: usize = 16;
@@ -29,7 +29,7 @@ pub struct Storage {
     store: Arc<dyn ObjectStore>,
     base: Path,
     url: Arc<str>,
-    local: Option<PathBuf>,
+    lock: LockKind,
 }
 
 /// One file of a listing.
@@ -60,10 +60,9 @@ pub enum PutNew {
 }
 
 impl Storage {
-    /// Files below `base` of `store`. `local` is the directory where the store is a local disk, which is where file
-    /// locks can be taken.
-    pub fn new(store: Arc<dyn ObjectStore>, base: Path, url: impl Into<Arc<str>>, local: Option<PathBuf>) -> Self {
-        Storage { store, base, url: url.into(), local }
+    /// Files below `base` of `store`; `lock` is how writers of such a table exclude each other.
+    pub fn new(store: Arc<dyn ObjectStore>, base: Path, url: impl Into<Arc<str>>, lock: LockKind) -> Self {
+        Storage { store, base, url: url.into(), lock }
     }
 
     /// Base path or URL of the table, as it was given.
@@ -71,9 +70,9 @@ impl Storage {
         &self.url
     }
 
-    /// The table's directory, where it is on a local disk.
-    pub fn local_dir(&self) -> Option<&std::path::Path> {
-        self.local.as_deref()
+    /// How writers of the table exclude each other.
+    pub fn lock_kind(&self) -> LockKind {
+        self.lock.clone()
     }
 
     /// The store itself, for parquet readers and writers.

@@ -12,6 +12,7 @@ use url::Url;
 
 use crate::error::{Error, Result};
 use crate::storage::{Storage, Stores};
+use crate::target::LockKind;
 
 /// Opens local directories, `s3://`, `gs://` and `az://` locations. Credentials and endpoints come from the
 /// environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), never from a URL.
@@ -54,7 +55,7 @@ impl Stores for SystemStores {
             }
             Ok(parsed) if matches!(parsed.scheme(), "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss") => {
                 let (store, base) = self.remote(&parsed)?;
-                Ok(Storage::new(store, base, url.trim_end_matches('/'), None))
+                Ok(Storage::new(store, base, url.trim_end_matches('/'), LockKind::None))
             }
             Ok(parsed) => Err(location(
                 url,
@@ -77,7 +78,7 @@ fn open_local(url: &str, path: PathBuf) -> Result<Storage> {
     }
     let base = Path::from_absolute_path(&absolute).map_err(|e| location(url, e))?;
     let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
-    Ok(Storage::new(store, base, url.trim_end_matches('/'), Some(absolute)))
+    Ok(Storage::new(store, base, url.trim_end_matches('/'), LockKind::File(absolute)))
 }
 
 fn location(url: &str, detail: impl std::fmt::Display) -> Error {

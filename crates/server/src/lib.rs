@@ -1,1 +1,12 @@
-//! server
+// SPDX-License-Identifier: Apache-2.0
+//! Everything of the `tributary` binary but its `main`: pipeline files, the wiring of the roles, the commands.
+//!
+//! The roles of an embedded run are the services themselves; nothing in them knows where the others run.
+
+pub mod cli;
+pub mod commands;
+pub mod embedded;
+pub mod pipeline_file;
+pub mod telemetry;
+
+mod output;

@@ -1,1 +1,10 @@
-fn main() {}
+// SPDX-License-Identifier: Apache-2.0
+//! The `tributary` binary: parses its arguments and hands over to the library.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    tributary_server::cli::main(tributary_server::cli::Cli::parse())
+}

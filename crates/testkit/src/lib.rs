@@ -1,4 +1,5 @@
-//! testkit
+// SPDX-License-Identifier: Apache-2.0
+//! What tests share: tables written by Spark, and whatever else several crates test with.
 
 mod fixtures;
 

@@ -64,6 +64,16 @@ impl InstantTime {
         InstantTime(text)
     }
 
+    /// The next 17-digit instant: one millisecond later by the digits, whatever their zone.
+    pub fn successor(&self) -> Self {
+        let Some(naive) = self.naive() else {
+            // Reserved digits, such as all zeros, are no time; anything that is one comes after them.
+            return InstantTime("19700101000000000".to_string());
+        };
+        let next = naive + chrono::Duration::milliseconds(1);
+        InstantTime(next.format("%Y%m%d%H%M%S%3f").to_string())
+    }
+
     fn naive(&self) -> Option<NaiveDateTime> {
         let text = self.0.as_str();
         let number = |range: std::ops::Range<usize>| text.get(range).and_then(|digits| digits.parse::<u32>().ok());
@@ -134,6 +144,15 @@ mod tests {
         let millis = instant.epoch_millis(Zone::Utc).unwrap();
         assert_eq!(millis, 1_749_234_506_197);
         assert_eq!(InstantTime::from_epoch_millis(millis, Zone::Utc), instant);
+    }
+
+    #[test]
+    fn a_successor_is_later_and_carries_over() {
+        let last: InstantTime = "20251231235959999".parse().unwrap();
+        assert_eq!(last.successor().as_str(), "20260101000000000");
+        let short: InstantTime = "20251231235959".parse().unwrap();
+        assert!(short.successor() > short);
+        assert!(InstantTime::init().successor() > InstantTime::init());
     }
 
     #[test]

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which of the target's commits says where a pipeline stands.
+
+use serde::{Deserialize, Serialize};
+use tributary_api::checkpoint::{CursorCommit, Error};
+use tributary_types::{InstantTime, PipelineName};
+
+/// What the local store knows of a pipeline in a target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Known {
+    /// Its highest epoch.
+    pub(crate) epoch: u64,
+    /// Sequence number of its newest commit.
+    pub(crate) seq: u64,
+    /// That commit.
+    pub(crate) instant: Option<InstantTime>,
+}
+
+/// The newest of a pipeline's cursor commits: the one with the highest sequence number. Two with the same number are
+/// a split brain.
+pub(crate) fn newest(
+    pipeline: &PipelineName,
+    target: &str,
+    mut commits: Vec<CursorCommit>,
+) -> Result<Option<CursorCommit>, Error> {
+    commits.sort_by(|a, b| a.checkpoint.seq.cmp(&b.checkpoint.seq).then_with(|| a.instant.cmp(&b.instant)));
+    for pair in commits.windows(2) {
+        if pair[0].checkpoint.seq == pair[1].checkpoint.seq {
+            return Err(Error::SplitBrain {
+                pipeline: pipeline.clone(),
+                target: target.to_string(),
+                seq: pair[0].checkpoint.seq,
+                first: pair[0].instant.clone(),
+                second: pair[1].instant.clone(),
+            });
+        }
+    }
+    Ok(commits.pop())
+}
+
+/// What the local record should be, and what was wrong with it, in words.
+pub(crate) fn repair(known: Option<&Known>, newest: Option<&CursorCommit>) -> (Known, Option<String>) {
+    let seq = newest.map_or(0, |commit| commit.checkpoint.seq);
+    let instant = newest.map(|commit| commit.instant.clone());
+    let target_epoch = newest.map_or(0, |commit| commit.checkpoint.epoch);
+    let Some(known) = known else {
+        let said = newest.map(|commit| format!("no local record; the target stands at {}", commit.instant));
+        return (Known { epoch: target_epoch, seq, instant }, said);
+    };
+    let right = Known { epoch: known.epoch.max(target_epoch), seq, instant };
+    if known.seq == right.seq && known.instant == right.instant {
+        return (right, None);
+    }
+    let stood = |known: &Known| match &known.instant {
+        Some(instant) => format!("commit {instant} with sequence number {}", known.seq),
+        None => "no commit".to_string(),
+    };
+    let word = if known.seq > right.seq { "is ahead of" } else { "is behind" };
+    let said = format!("the local record ({}) {word} the target ({}); the target wins", stood(known), stood(&right));
+    (right, Some(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_types::Checkpoint;
+
+    use super::*;
+
+    fn commit(seq: u64, instant: &str) -> CursorCommit {
+        let mut checkpoint = Checkpoint::first("b".to_string());
+        checkpoint.seq = seq;
+        checkpoint.epoch = seq;
+        CursorCommit { instant: instant.parse().unwrap(), completed: None, checkpoint }
+    }
+
+    fn pipeline() -> PipelineName {
+        PipelineName::new("p").unwrap()
+    }
+
+    #[test]
+    fn the_newest_commit_is_the_one_with_the_highest_sequence_number() {
+        let commits = vec![commit(2, "20250101000000002"), commit(3, "20250101000000001"), commit(1, "20250101000000003")];
+        assert_eq!(newest(&pipeline(), "t", commits).unwrap().unwrap().checkpoint.seq, 3);
+        assert_eq!(newest(&pipeline(), "t", Vec::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn two_commits_of_one_number_are_a_split_brain_and_both_are_named() {
+        let commits = vec![commit(2, "20250101000000002"), commit(2, "20250101000000001")];
+        let refused = newest(&pipeline(), "t", commits).unwrap_err().to_string();
+        assert!(refused.contains("20250101000000001") && refused.contains("20250101000000002"), "{refused}");
+    }
+
+    #[test]
+    fn a_lost_stale_or_leading_local_record_is_repaired_from_the_target() {
+        let at = commit(5, "20250101000000005");
+        let (right, said) = repair(None, Some(&at));
+        assert_eq!((right.seq, right.epoch), (5, 5));
+        assert!(said.unwrap().contains("no local record"));
+
+        let stale = Known { epoch: 9, seq: 4, instant: None };
+        let (right, said) = repair(Some(&stale), Some(&at));
+        assert_eq!((right.seq, right.epoch), (5, 9), "an epoch never falls");
+        assert!(said.unwrap().contains("is behind"));
+
+        let ahead = Known { epoch: 9, seq: 7, instant: Some("20250101000000009".parse().unwrap()) };
+        let (right, said) = repair(Some(&ahead), Some(&at));
+        assert_eq!(right.seq, 5);
+        assert!(said.unwrap().contains("is ahead"));
+
+        let (_, said) = repair(Some(&right), Some(&at));
+        assert_eq!(said, None);
+    }
+}

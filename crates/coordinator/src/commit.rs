@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Completing an instant: the gate, the metadata table's delta, one put-if-absent, and reading back what became of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{StreamExt, TryStreamExt};
+use tributary_api::boxed_error;
+use tributary_api::coordinator::Error;
+use tributary_api::writer::{Staged, StagedFile};
+use tributary_hudi::target::{FileChange, complete_instant, find_completion, list_markers, pending_rollbacks, write_delta};
+use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, WriteStat, avro_schema};
+use tributary_types::{
+    Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, checkpoint_key, flat_form,
+    pipeline_of_key,
+};
+
+use crate::decide::{GateFacts, NewerWrite, Permit};
+use crate::housekeeping::mint;
+use crate::metrics;
+use crate::settings::Settings;
+use crate::target::{TargetState, load_timeline, read_metadata, target_error};
+
+/// A commit that is ready but for its completion.
+pub(crate) struct Proposal<'a> {
+    pub(crate) storage: &'a Storage,
+    pub(crate) target: &'a TargetState,
+    pub(crate) pipeline: &'a PipelineName,
+    pub(crate) instant: &'a InstantTime,
+    /// Completed writes of the state that was pinned.
+    pub(crate) pinned: &'a BTreeSet<InstantTime>,
+    /// The commit that the batch was planned from.
+    pub(crate) base: Option<&'a InstantTime>,
+    pub(crate) staged: &'a Staged,
+}
+
+impl Proposal<'_> {
+    /// Reads what the gate looks at. The caller holds the lock.
+    pub(crate) async fn facts(&self, heartbeat_age_millis: u64, heartbeat_valid_millis: u64) -> Result<GateFacts, Error> {
+        let timeline = load_timeline(self.storage, &self.target.config).await?;
+        let own = timeline.find(self.instant);
+        let mut newer = Vec::new();
+        for instant in timeline.completed_writes() {
+            if self.pinned.contains(&instant.requested) || &instant.requested == self.instant {
+                continue;
+            }
+            let Some(path) = timeline.completed_path(instant) else { continue };
+            let metadata = read_metadata(self.storage, &path).await?;
+            newer.push(self.newer_write(&instant.requested, &metadata)?);
+        }
+        Ok(GateFacts {
+            instant: self.instant.clone(),
+            own_pending: own.is_some_and(|own| own.is_pending() && own.has_requested && own.has_inflight),
+            own_completed: own.and_then(|own| own.completed.clone()),
+            rollbacks: pending_rollbacks(&timeline).cloned().collect(),
+            newer,
+            base_present: self.base.is_none_or(|base| {
+                // An archived commit is older than the timeline, and as good as there.
+                timeline.is_committed(base)
+            }),
+            heartbeat_age_millis,
+            heartbeat_valid_millis,
+            missing_files: self.missing_files().await?,
+        })
+    }
+
+    fn newer_write(&self, instant: &InstantTime, metadata: &CommitMetadata) -> Result<NewerWrite, Error> {
+        let pipelines = metadata.extra.keys().filter_map(|key| pipeline_of_key(key)).map(|name| name.to_string());
+        let own = metadata.extra.get(&checkpoint_key(self.pipeline));
+        let requests = match own {
+            Some(text) => {
+                let checkpoint = Checkpoint::from_json(self.pipeline, instant, text)
+                    .map_err(tributary_api::checkpoint::Error::Checkpoint)?;
+                // Only what this commit itself answered: older ids were there when the batch was planned.
+                checkpoint.requests.into_iter().filter(|r| &r.instant == instant).map(|r| r.id).collect()
+            }
+            None => Vec::new(),
+        };
+        Ok(NewerWrite { instant: instant.clone(), pipelines: pipelines.collect(), requests })
+    }
+
+    async fn missing_files(&self) -> Result<Vec<String>, Error> {
+        let checks = self.staged.files.iter().map(|file| async move {
+            let found = self.storage.head(&file.path).await;
+            let found = found.map_err(|e| target_error(self.storage.url(), "checking staged files", e))?;
+            Ok::<_, Error>(match found {
+                Some(entry) if entry.bytes == file.bytes => None,
+                _ => Some(file.path.clone()),
+            })
+        });
+        let found: Vec<Option<String>> =
+            futures::stream::iter(checks).buffer_unordered(REQUESTS_AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Deletes files that markers announce and the commit does not name: what a repeated or needless write left.
+    pub(crate) async fn delete_unnamed(&self) -> Result<usize, Error> {
+        let fail = |e| target_error(self.storage.url(), "deleting unnamed files", e);
+        let named: BTreeSet<&str> = self.staged.files.iter().map(|file| file.path.as_str()).collect();
+        let markers = list_markers(self.storage, self.instant).await.map_err(fail)?;
+        let mut deleted = 0;
+        for marker in markers.iter().filter(|marker| !named.contains(marker.file.as_str())) {
+            self.storage.delete(&marker.file).await.map_err(fail)?;
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
+    /// Completes the instant; answers its completion time.
+    ///
+    /// The name and the bytes of the completing file are the same at every try. An error of the store says nothing
+    /// about whether it arrived, so the timeline is looked at before each further try, and at the end.
+    pub(crate) async fn complete(
+        &self,
+        permit: &Permit,
+        metadata: &CommitMetadata,
+        clock: &dyn Clock,
+        settings: &Settings,
+    ) -> Result<InstantTime, Error> {
+        let url = self.storage.url();
+        let fail = |e| target_error(url, "completing the commit", e);
+        let directory = self.target.config.timeline_dir();
+        let timeline = load_timeline(self.storage, &self.target.config).await?;
+        let delta_completed = mint(clock, self.target, &timeline);
+        let changes = file_changes(&self.staged.files);
+        write_delta(self.storage, permit.instant(), &delta_completed, &changes).await.map_err(fail)?;
+        let completed = delta_completed.successor();
+        let bytes = metadata.encode().map_err(fail)?;
+        let mut last = None;
+        for attempt in 0..settings.commit_tries {
+            if attempt > 0 {
+                tokio::time::sleep(settings.commit_pause).await;
+                match find_completion(self.storage, &directory, permit.instant()).await {
+                    Ok(Some(found)) => {
+                        ::metrics::counter!(metrics::READ_BACKS, "found" => "committed").increment(1);
+                        return Ok(found);
+                    }
+                    Ok(None) => ::metrics::counter!(metrics::READ_BACKS, "found" => "absent").increment(1),
+                    // Not even a look is possible: the next try may be.
+                    Err(error) => last = Some(error),
+                }
+            }
+            let instant = permit.instant();
+            match complete_instant(self.storage, &directory, instant, &completed, Action::Commit, bytes.clone()).await {
+                Ok(PutNew::Created) => return Ok(completed),
+                // Our own name, so our own earlier try.
+                Ok(PutNew::Exists) => return Ok(completed),
+                Err(error) if error.outcome_unknown() => last = Some(error),
+                Err(error) => return Err(fail(error)),
+            }
+        }
+        ::metrics::counter!(metrics::READ_BACKS, "found" => "unknown").increment(1);
+        let source = last.map_or_else(|| boxed_error(std::io::Error::other("no answer")), boxed_error);
+        Err(Error::Unknown { url: url.to_string(), instant: permit.instant().clone(), source })
+    }
+}
+
+/// The metadata of the commit: files, schema and cursors in both forms.
+pub(crate) fn commit_metadata(
+    table: &str,
+    schema: &arrow::datatypes::Schema,
+    operation: &str,
+    staged: &Staged,
+    pipeline: &PipelineName,
+    checkpoint: &Checkpoint,
+    writes_flat_form: bool,
+) -> Result<CommitMetadata, tributary_hudi::Error> {
+    let mut extra = BTreeMap::from([
+        ("schema".to_string(), avro_schema(table, schema)?),
+        (checkpoint_key(pipeline), checkpoint.to_json()),
+    ]);
+    if let Some((key, value)) = flat_form(&checkpoint.sources).filter(|_| writes_flat_form) {
+        debug_assert!(key == FLAT_KEY || key == FLAT_KEY_V2);
+        extra.insert(key.to_string(), value);
+    }
+    let stats = staged.files.iter().map(write_stat).collect();
+    Ok(CommitMetadata { operation: operation.to_string(), stats, extra, ..CommitMetadata::default() })
+}
+
+fn write_stat(file: &StagedFile) -> WriteStat {
+    WriteStat {
+        partition: file.partition.clone(),
+        file_id: file.file_id.clone(),
+        path: file.path.clone(),
+        previous: file.previous.as_ref().map(|(_, instant)| instant.to_string()),
+        previous_base: file.previous.as_ref().map(|(name, _)| name.clone()),
+        rows: file.rows as i64,
+        inserts: file.inserts as i64,
+        updates: file.updates as i64,
+        deletes: 0,
+        bytes: file.bytes as i64,
+    }
+}
+
+fn file_changes(files: &[StagedFile]) -> Vec<FileChange> {
+    let change = |file: &StagedFile| FileChange {
+        partition: file.partition.clone(),
+        name: file.path.rsplit('/').next().unwrap_or(&file.path).to_string(),
+        bytes: file.bytes,
+        deleted: false,
+    };
+    files.iter().map(change).collect()
+}
+
+/// Adds the answered request, if it was not there before.
+pub(crate) fn remember(checkpoint: &mut Checkpoint, request: &RequestId, instant: &InstantTime) {
+    if checkpoint.answered(request).is_none() {
+        checkpoint.remember_request(request.clone(), instant.clone());
+    }
+}

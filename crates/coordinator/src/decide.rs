@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a batch decides, over facts that were read before.
+
+use std::collections::BTreeSet;
+
+use tributary_api::coordinator::Error;
+use tributary_api::merge::Bound;
+use tributary_api::timeline::Begin;
+use tributary_types::pipeline::{Pipeline, ReadMode, Source, Start};
+use tributary_types::{Checkpoint, InstantTime, RequestId};
+
+/// Where the window of a source begins: after its cursor, or where the pipeline says to start.
+pub(crate) fn begin_of(source: &Source, stored: Option<&Checkpoint>) -> Result<Begin, Error> {
+    let known = stored.and_then(|checkpoint| checkpoint.sources.get(&source.name));
+    if let Some(cursor) = known.and_then(|known| known.cursor.clone()) {
+        return Ok(Begin::After(cursor));
+    }
+    if source.read == ReadMode::Snapshot {
+        return Ok(Begin::Snapshot);
+    }
+    match &source.start {
+        Some(Start::Latest) => Ok(Begin::Latest),
+        Some(Start::Earliest) => Ok(Begin::Earliest),
+        Some(Start::Snapshot) => Ok(Begin::Snapshot),
+        Some(Start::At(cursor)) => Ok(Begin::After(cursor.clone())),
+        Some(Start::Fail) | None => Err(Error::NoStart { source_name: source.name.clone() }),
+    }
+}
+
+/// Fingerprint of what the SQL's names are bound to. Names bind themselves; only where a position is used does the
+/// order of the sources matter.
+pub(crate) fn binding_of(pipeline: &Pipeline, bound: &[Bound]) -> String {
+    let mut names: Vec<&str> = pipeline.sources.iter().map(|source| source.name.as_str()).collect();
+    let by_position = bound.iter().any(|bound| bound.by_position);
+    if !by_position {
+        names.sort_unstable();
+    }
+    let kind = if by_position { "positions" } else { "names" };
+    format!("{kind}:{:08x}", crc32fast::hash(names.join("\n").as_bytes()))
+}
+
+/// Refuses positions that are bound to other sources than in the last commit, unless the pipeline accepts it.
+pub(crate) fn check_binding(
+    pipeline: &Pipeline,
+    bound: &[Bound],
+    stored: Option<(&InstantTime, &Checkpoint)>,
+) -> Result<String, Error> {
+    let binding = binding_of(pipeline, bound);
+    let Some((instant, checkpoint)) = stored else { return Ok(binding) };
+    let positions = bound.iter().any(|bound| bound.by_position);
+    if positions && checkpoint.binding != binding && !pipeline.accept_binding_change {
+        return Err(Error::Binding { instant: instant.clone() });
+    }
+    Ok(binding)
+}
+
+/// What the gate looks at, all read from the target after the rows were staged.
+#[derive(Debug, Clone)]
+pub(crate) struct GateFacts {
+    /// The batch's own instant.
+    pub(crate) instant: InstantTime,
+    /// Whether its requested and its inflight file are there.
+    pub(crate) own_pending: bool,
+    /// Its completion, if any completed file of it is there.
+    pub(crate) own_completed: Option<InstantTime>,
+    /// Pending rollbacks and restores.
+    pub(crate) rollbacks: Vec<InstantTime>,
+    /// Writes that completed after the state was pinned, with what is known of each.
+    pub(crate) newer: Vec<NewerWrite>,
+    /// Whether the commit that the batch was planned from is still there; true when there was none.
+    pub(crate) base_present: bool,
+    /// Milliseconds since the heartbeat was last renewed.
+    pub(crate) heartbeat_age_millis: u64,
+    /// For how many milliseconds a heartbeat holds.
+    pub(crate) heartbeat_valid_millis: u64,
+    /// Staged files that the store does not have, or has in another size.
+    pub(crate) missing_files: Vec<String>,
+}
+
+/// A write that completed meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewerWrite {
+    pub(crate) instant: InstantTime,
+    /// Pipelines whose cursors it carries.
+    pub(crate) pipelines: BTreeSet<String>,
+    /// Request ids of this pipeline that it answers.
+    pub(crate) requests: Vec<RequestId>,
+}
+
+/// What the gate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// The instant may be completed.
+    Open(Permit),
+    /// A commit answered the same request meanwhile: its result is this batch's result.
+    AnsweredBy(InstantTime),
+    /// The instant is complete already: an earlier try arrived.
+    AlreadyCommitted(InstantTime),
+    /// It must not be completed.
+    Closed(String),
+}
+
+/// The right to complete one instant; only [`gate`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Permit {
+    instant: InstantTime,
+}
+
+impl Permit {
+    /// The instant it is for.
+    pub(crate) fn instant(&self) -> &InstantTime {
+        &self.instant
+    }
+}
+
+/// Whether a batch may complete its instant. The caller holds the target's lock from before the facts were read until
+/// after the completion.
+pub(crate) fn gate(pipeline: &str, request: &RequestId, facts: &GateFacts) -> Gate {
+    if let Some(at) = &facts.own_completed {
+        return Gate::AlreadyCommitted(at.clone());
+    }
+    if let Some(write) = facts.newer.iter().find(|write| write.requests.contains(request)) {
+        return Gate::AnsweredBy(write.instant.clone());
+    }
+    if !facts.own_pending {
+        return Gate::Closed(format!("instant {} was rolled back by another writer", facts.instant));
+    }
+    if let Some(rollback) = facts.rollbacks.first() {
+        return Gate::Closed(format!("rollback or restore {rollback} is pending"));
+    }
+    if facts.heartbeat_age_millis > facts.heartbeat_valid_millis {
+        return Gate::Closed(format!(
+            "the heartbeat of instant {} lapsed {} ms ago: another writer may treat it as dead",
+            facts.instant,
+            facts.heartbeat_age_millis - facts.heartbeat_valid_millis
+        ));
+    }
+    if let Some(write) = facts.newer.iter().find(|write| write.pipelines.contains(pipeline)) {
+        return Gate::Closed(format!(
+            "commit {} moved this pipeline's cursors after the batch was planned; plan again from there",
+            write.instant
+        ));
+    }
+    if let Some(write) = facts.newer.iter().find(|write| write.pipelines.is_empty()) {
+        return Gate::Closed(format!(
+            "another writer committed {} while `target.writers = \"exclusive\"`; stop that writer",
+            write.instant
+        ));
+    }
+    if let Some(write) = facts.newer.first() {
+        return Gate::Closed(format!("another pipeline committed {} meanwhile; plan again", write.instant));
+    }
+    if !facts.base_present {
+        return Gate::Closed("the commit this batch was planned from is gone: the target was restored".to_string());
+    }
+    if let Some(file) = facts.missing_files.first() {
+        return Gate::Closed(format!("staged file `{file}` is not in the store, or not whole"));
+    }
+    Gate::Open(Permit { instant: facts.instant.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_api::timeline::Views;
+    use tributary_types::SourceName;
+
+    use super::*;
+
+    fn at(text: &str) -> InstantTime {
+        text.parse().unwrap()
+    }
+
+    fn facts() -> GateFacts {
+        GateFacts {
+            instant: at("20250101000000005"),
+            own_pending: true,
+            own_completed: None,
+            rollbacks: Vec::new(),
+            newer: Vec::new(),
+            base_present: true,
+            heartbeat_age_millis: 10,
+            heartbeat_valid_millis: 120_000,
+            missing_files: Vec::new(),
+        }
+    }
+
+    fn request() -> RequestId {
+        RequestId::new("r").unwrap()
+    }
+
+    fn write(pipelines: &[&str], requests: &[&str]) -> NewerWrite {
+        NewerWrite {
+            instant: at("20250101000000007"),
+            pipelines: pipelines.iter().map(|name| (*name).to_string()).collect(),
+            requests: requests.iter().map(|id| RequestId::new(*id).unwrap()).collect(),
+        }
+    }
+
+    fn closed_because(facts: &GateFacts) -> String {
+        match gate("p", &request(), facts) {
+            Gate::Closed(why) => why,
+            other => panic!("not closed: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_undisturbed_batch_may_commit() {
+        assert!(matches!(gate("p", &request(), &facts()), Gate::Open(permit) if permit.instant() == &facts().instant));
+    }
+
+    #[test]
+    fn each_disturbance_closes_the_gate_and_is_named() {
+        let mut f = facts();
+        f.own_pending = false;
+        assert!(closed_because(&f).contains("rolled back"));
+        let mut f = facts();
+        f.rollbacks.push(at("20250101000000009"));
+        assert!(closed_because(&f).contains("20250101000000009"));
+        let mut f = facts();
+        f.heartbeat_age_millis = 120_001;
+        assert!(closed_because(&f).contains("heartbeat"));
+        let mut f = facts();
+        f.newer.push(write(&["p"], &["other"]));
+        assert!(closed_because(&f).contains("moved this pipeline's cursors"));
+        let mut f = facts();
+        f.newer.push(write(&[], &[]));
+        assert!(closed_because(&f).contains("exclusive"));
+        let mut f = facts();
+        f.newer.push(write(&["q"], &[]));
+        assert!(closed_because(&f).contains("another pipeline"));
+        let mut f = facts();
+        f.base_present = false;
+        assert!(closed_because(&f).contains("restored"));
+        let mut f = facts();
+        f.missing_files.push("x.parquet".to_string());
+        assert!(closed_because(&f).contains("x.parquet"));
+    }
+
+    #[test]
+    fn a_request_that_was_answered_meanwhile_gets_that_answer() {
+        let mut f = facts();
+        f.own_pending = false;
+        f.newer.push(write(&["p"], &["r"]));
+        assert_eq!(gate("p", &request(), &f), Gate::AnsweredBy(at("20250101000000007")));
+    }
+
+    #[test]
+    fn an_instant_that_is_complete_is_not_completed_again() {
+        let mut f = facts();
+        f.own_completed = Some(at("20250101000000006"));
+        assert_eq!(gate("p", &request(), &f), Gate::AlreadyCommitted(at("20250101000000006")));
+    }
+
+    fn pipeline(names: &[&str]) -> Pipeline {
+        let sources: Vec<_> = names.iter().map(|name| serde_json::json!({"name": name, "path": "/x"})).collect();
+        let target = serde_json::json!({"path": "/t", "table_name": "t", "record_key": ["id"]});
+        serde_json::from_value(serde_json::json!({"name": "p", "source": sources, "target": target})).unwrap()
+    }
+
+    fn bound(by_position: bool) -> Vec<Bound> {
+        vec![Bound { source: SourceName::new("a").unwrap(), views: Views::default(), by_position }]
+    }
+
+    #[test]
+    fn a_reordering_matters_only_where_sources_are_named_by_position() {
+        assert_eq!(binding_of(&pipeline(&["a", "b"]), &bound(false)), binding_of(&pipeline(&["b", "a"]), &bound(false)));
+        assert_ne!(binding_of(&pipeline(&["a", "b"]), &bound(true)), binding_of(&pipeline(&["b", "a"]), &bound(true)));
+    }
+
+    #[test]
+    fn a_changed_binding_is_refused_until_it_is_accepted() {
+        let stored = Checkpoint::first(binding_of(&pipeline(&["a", "b"]), &bound(true)));
+        let instant = at("20250101000000001");
+        let mut changed = pipeline(&["b", "a"]);
+        let refused = check_binding(&changed, &bound(true), Some((&instant, &stored)));
+        assert!(matches!(refused, Err(Error::Binding { .. })));
+        changed.accept_binding_change = true;
+        assert!(check_binding(&changed, &bound(true), Some((&instant, &stored))).is_ok());
+    }
+
+    #[test]
+    fn a_cursor_is_believed_over_the_start_policy_and_a_missing_start_is_an_error() {
+        let mut pipeline = pipeline(&["a"]);
+        assert!(matches!(begin_of(&pipeline.sources[0], None), Err(Error::NoStart { .. })));
+        pipeline.sources[0].start = Some(Start::Latest);
+        assert_eq!(begin_of(&pipeline.sources[0], None).unwrap(), Begin::Latest);
+        let mut stored = Checkpoint::first(String::new());
+        let source = tributary_types::SourceCheckpoint {
+            kind: "hudi".to_string(),
+            cursor: Some("completed:20250101000000001".parse().unwrap()),
+            window: None,
+            as_of: None,
+            fingerprint: String::new(),
+            recent: Vec::new(),
+        };
+        stored.sources.insert(pipeline.sources[0].name.clone(), source);
+        let begin = begin_of(&pipeline.sources[0], Some(&stored)).unwrap();
+        assert_eq!(begin, Begin::After("completed:20250101000000001".parse().unwrap()));
+    }
+}

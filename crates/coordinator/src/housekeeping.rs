@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What dead batches left on the target, finished before a new one begins.
+//!
+//! All of it runs while the target's lock is held, which every live batch of ours holds from its beginning to its end:
+//! a pending instant of ours is then dead by proof. Pending instants of foreign writers are never touched.
+
+use tributary_api::coordinator::Error;
+use tributary_hudi::target::{
+    RolledBack, delete_heartbeat, delete_markers, mint_instant, pending_rollbacks, read_owner, resume_rollback,
+    rollback_instant,
+};
+use tributary_hudi::{Storage, Timeline};
+use tributary_types::{Clock, InstantTime};
+
+use crate::metrics;
+use crate::target::{TargetState, load_timeline, target_error};
+
+/// Finishes interrupted rollbacks and rolls back dead instants of ours. A pending instant of a foreign writer is a
+/// conflict: the target is said to be written by nobody else.
+pub(crate) async fn clear_dead_instants(
+    storage: &Storage,
+    target: &TargetState,
+    clock: &dyn Clock,
+) -> Result<Vec<RolledBack>, Error> {
+    let directory = target.config.timeline_dir();
+    let fail = |e| target_error(storage.url(), "rolling back a dead instant", e);
+    let mut done = Vec::new();
+    let mut timeline = target.timeline.clone();
+    while let Some(rollback) = pending_rollbacks(&timeline).next().cloned() {
+        let completed = mint(clock, target, &timeline);
+        done.push(resume_rollback(storage, &directory, &rollback, &completed).await.map_err(fail)?);
+        timeline = load_timeline(storage, &target.config).await?;
+    }
+    loop {
+        let Some(dead) = timeline.pending_writes().next().cloned() else { break };
+        let owner = read_owner(storage, &directory, &dead.requested, dead.action).await.map_err(fail)?;
+        if owner.is_none() {
+            return Err(Error::Conflict {
+                url: storage.url().to_string(),
+                what: format!(
+                    "{} {} of another writer is pending while `target.writers = \"exclusive\"`; let that writer finish \
+                     it or roll it back",
+                    dead.action.as_str(),
+                    dead.requested
+                ),
+            });
+        }
+        let rollback = mint(clock, target, &timeline);
+        let completed = rollback.successor();
+        let rolled_back = rollback_instant(storage, &directory, &dead.requested, dead.action, &rollback, &completed)
+            .await
+            .map_err(fail)?;
+        tracing::info!(instant = %dead.requested, files = rolled_back.files, "dead instant rolled back");
+        done.push(rolled_back);
+        timeline = load_timeline(storage, &target.config).await?;
+    }
+    ::metrics::counter!(metrics::ROLLBACKS).increment(done.len() as u64);
+    Ok(done)
+}
+
+/// Rolls back this batch's own instant after a failure. The batch still holds the lock.
+pub(crate) async fn roll_back_own(
+    storage: &Storage,
+    target: &TargetState,
+    instant: &InstantTime,
+    clock: &dyn Clock,
+) -> Result<(), Error> {
+    let directory = target.config.timeline_dir();
+    let timeline = load_timeline(storage, &target.config).await?;
+    let Some(own) = timeline.find(instant).cloned() else { return Ok(()) };
+    if !own.is_pending() {
+        return Err(Error::Conflict {
+            url: storage.url().to_string(),
+            what: format!("instant {instant} is complete and cannot be rolled back"),
+        });
+    }
+    let rollback = mint(clock, target, &timeline);
+    rollback_instant(storage, &directory, instant, own.action, &rollback, &rollback.successor())
+        .await
+        .map_err(|e| target_error(storage.url(), "rolling back the batch", e))?;
+    ::metrics::counter!(metrics::ROLLBACKS).increment(1);
+    Ok(())
+}
+
+/// Removes what a committed instant no longer needs. Nothing depends on it, so a failure is only logged.
+pub(crate) async fn tidy(storage: &Storage, instant: &InstantTime) {
+    for result in [delete_markers(storage, instant).await, delete_heartbeat(storage, instant).await] {
+        if let Err(error) = result {
+            tracing::warn!(%instant, error = &error as &dyn std::error::Error, "leftovers of a commit stay");
+        }
+    }
+}
+
+/// A fresh instant of the target.
+pub(crate) fn mint(clock: &dyn Clock, target: &TargetState, timeline: &Timeline) -> InstantTime {
+    mint_instant(clock.now_millis(), target.config.zone, timeline.latest_time())
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Metrics of the coordinator role.
+
+use tributary_types::Outcome;
+
+/// Batches that ended, by `pipeline` and `outcome`.
+pub const BATCHES: &str = "tributary_coordinator_batches_total";
+/// Seconds a batch took, by `pipeline`.
+pub const DURATION: &str = "tributary_coordinator_batch_duration_seconds";
+/// Rows that batches brought into targets, by `pipeline`.
+pub const ROWS: &str = "tributary_coordinator_rows_total";
+/// Dead instants that were rolled back.
+pub const ROLLBACKS: &str = "tributary_coordinator_rollbacks_total";
+/// Completing requests whose answer was lost, by what was `found` when the target was read back.
+pub const READ_BACKS: &str = "tributary_coordinator_commit_read_backs_total";
+
+/// Name and help text of every metric of this role.
+pub const HELP: [(&str, &str); 5] = [
+    (BATCHES, "Batches that ended, by pipeline and outcome"),
+    (DURATION, "Seconds a batch took, by pipeline"),
+    (ROWS, "Rows that batches brought into targets, by pipeline"),
+    (ROLLBACKS, "Dead instants that were rolled back"),
+    (READ_BACKS, "Completing requests whose answer was lost, by what was found when the target was read back"),
+];
+
+/// Registers the series that exist before any batch ran, at zero.
+pub fn register() {
+    ::metrics::counter!(ROLLBACKS).increment(0);
+    for found in ["committed", "absent", "unknown"] {
+        ::metrics::counter!(READ_BACKS, "found" => found).increment(0);
+    }
+}
+
+/// Registers the series of a pipeline at zero, when it first shows up.
+pub(crate) fn register_pipeline(pipeline: &str) {
+    const OUTCOMES: [Outcome; 7] = [
+        Outcome::Committed,
+        Outcome::NoNewData,
+        Outcome::Rejected,
+        Outcome::Conflict,
+        Outcome::Cancelled,
+        Outcome::Failed,
+        Outcome::Unknown,
+    ];
+    for outcome in OUTCOMES {
+        let labels = [("pipeline", pipeline.to_string()), ("outcome", outcome.as_str().to_string())];
+        ::metrics::counter!(BATCHES, &labels).increment(0);
+    }
+    ::metrics::counter!(ROWS, "pipeline" => pipeline.to_string()).increment(0);
+}

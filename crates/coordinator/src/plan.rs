@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Planning: the windows of all sources, fixed together before the first row is read.
+
+use futures::future::try_join_all;
+use tributary_api::coordinator::{Error, SourceStatus};
+use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
+use tributary_api::timeline::{Begin, PlanRequest, SourcePlan, Views};
+use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
+use tributary_types::{Checkpoint, Cursor, Window};
+
+use crate::decide::begin_of;
+use crate::service::Roles;
+
+/// The plans of all sources, in pipeline order.
+pub(crate) struct Plans {
+    pub(crate) sources: Vec<SourcePlan>,
+    /// The shared ceiling of an aligned batch.
+    pub(crate) ceiling_millis: Option<i64>,
+}
+
+impl Plans {
+    /// Whether any source has news. A look-up alone never makes a batch.
+    pub(crate) fn has_news(&self, pipeline: &Pipeline) -> bool {
+        let read = pipeline.sources.iter().zip(&self.sources);
+        read.into_iter().any(|(source, plan)| source.read == ReadMode::Incremental && plan.has_news)
+    }
+
+    /// The sources as a caller sees them.
+    pub(crate) fn status(&self, pipeline: &Pipeline) -> Vec<SourceStatus> {
+        let one = |(source, plan): (&Source, &SourcePlan)| SourceStatus {
+            source: source.name.clone(),
+            window: window_of(source, plan),
+            report: plan.report.clone(),
+            rows: 0,
+        };
+        pipeline.sources.iter().zip(&self.sources).map(one).collect()
+    }
+}
+
+/// What a batch reads of a source; `None` for a look-up.
+pub(crate) fn window_of(source: &Source, plan: &SourcePlan) -> Option<Window> {
+    (source.read == ReadMode::Incremental).then(|| Window { begin: plan.begin.clone(), end: plan.end.clone() })
+}
+
+/// Which relations the SQL names, after refusing a source that it does not name.
+pub(crate) async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
+    let names = pipeline.sources.iter().map(|source| source.name.clone()).collect();
+    let bound = roles.merge.bind(sql_of(pipeline), names).await?;
+    for (source, bound) in pipeline.sources.iter().zip(&bound) {
+        if bound.views == Views::default() && source.unused == OnUnused::Fail {
+            return Err(tributary_api::merge::Error::Unused { source_name: source.name.clone() }.into());
+        }
+    }
+    Ok(bound)
+}
+
+/// The SQL of a pipeline, loaded by whoever read its file.
+pub(crate) fn sql_of(pipeline: &Pipeline) -> Option<String> {
+    pipeline.transforms.first().and_then(|transform| transform.sql.clone())
+}
+
+/// Plans every source, all at once. `pinned` gives the ends that a batch planned before must keep.
+pub(crate) async fn plan_sources(
+    roles: &Roles,
+    pipeline: &Pipeline,
+    bound: &[Bound],
+    stored: Option<&Checkpoint>,
+    pinned: Option<&[Cursor]>,
+) -> Result<Plans, Error> {
+    let mut requests = Vec::with_capacity(pipeline.sources.len());
+    for (number, (source, bound)) in pipeline.sources.iter().zip(bound).enumerate() {
+        let mut request = plan_request(source, bound, stored)?;
+        request.pinned_end = pinned.map(|ends| ends[number].clone());
+        requests.push(request);
+    }
+    let first = plan_all(roles, &requests).await?;
+    if pipeline.consistency == Consistency::Independent || pinned.is_some() {
+        return Ok(Plans { sources: first, ceiling_millis: None });
+    }
+    align(roles, pipeline, requests, first).await
+}
+
+/// Cuts all windows at one ceiling: the lowest frontier, or the end of a source that a limit stopped before it.
+async fn align(
+    roles: &Roles,
+    pipeline: &Pipeline,
+    mut requests: Vec<PlanRequest>,
+    first: Vec<SourcePlan>,
+) -> Result<Plans, Error> {
+    let mut ceiling = first.iter().map(|plan| plan.frontier_millis).min().unwrap_or_default();
+    let mut plans = first;
+    // Each round lowers the ceiling to the end of a source that stopped early, so it ends after one round a source.
+    for _ in 0..=pipeline.sources.len() {
+        for request in &mut requests {
+            request.ceiling_millis = Some(ceiling);
+        }
+        plans = plan_all(roles, &requests).await?;
+        let lower = plans
+            .iter()
+            .filter(|plan| plan.limited)
+            .filter_map(|plan| plan.end.instant().epoch_millis(plan.table.zone))
+            .min()
+            .filter(|end| *end < ceiling);
+        match lower {
+            Some(end) => ceiling = end,
+            None => break,
+        }
+    }
+    Ok(Plans { sources: plans, ceiling_millis: Some(ceiling) })
+}
+
+async fn plan_all(roles: &Roles, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
+    Ok(try_join_all(requests.iter().map(|request| roles.timeline.plan(request.clone()))).await?)
+}
+
+fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> Result<PlanRequest, Error> {
+    let known = stored.and_then(|checkpoint| checkpoint.sources.get(&source.name));
+    let begin = begin_of(source, stored)?;
+    let lookup = source.read == ReadMode::Snapshot;
+    let mut views = bound.views;
+    if lookup {
+        // `<SRC:x>` of a look-up is the whole table, the same as `<SNAP:x>`.
+        views.end |= views.changed;
+        views.changed = false;
+    }
+    // An instant that a person wrote down need not be a commit; one from a checkpoint is.
+    let stored_cursor = matches!(begin, Begin::After(_)) && known.is_some_and(|known| known.cursor.is_some());
+    Ok(PlanRequest {
+        source: source.name.clone(),
+        url: source.path.clone(),
+        begin,
+        lookup,
+        num_instants: source.num_instants,
+        ceiling_millis: None,
+        pinned_end: None,
+        fingerprint: known.filter(|_| stored_cursor || lookup).map(|known| known.fingerprint.clone()),
+        recent: known.map(|known| known.recent.clone()).unwrap_or_default(),
+        on_late: source.on_late_instant,
+        views,
+        meta_columns: source.meta_columns,
+    })
+}
+
+/// The sources as the merge role reads them.
+pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<MergeSource>, Error> {
+    let mut sources = Vec::with_capacity(plans.sources.len());
+    for (source, plan) in pipeline.sources.iter().zip(&plans.sources) {
+        let relations = [&plan.changed, &plan.at_end, &plan.at_begin];
+        let schema = relations.iter().find_map(|relation| relation.as_ref().map(|r| r.schema.clone()));
+        let schema = schema.or_else(|| plan.table.schema.clone()).ok_or_else(|| Error::Target {
+            url: source.path.clone(),
+            what: format!("source `{}` has no schema yet: it never had a commit", source.name),
+        })?;
+        let lookup = source.read == ReadMode::Snapshot;
+        sources.push(MergeSource {
+            source: source.name.clone(),
+            schema,
+            changed: if lookup { plan.at_end.clone() } else { plan.changed.clone() },
+            at_end: plan.at_end.clone(),
+            at_begin: plan.at_begin.clone(),
+        });
+    }
+    Ok(sources)
+}
+
+/// Plans the SQL over the sources' schemas.
+pub(crate) async fn check_sql(
+    roles: &Roles,
+    pipeline: &Pipeline,
+    sources: &[MergeSource],
+    limits: &MergeLimits,
+) -> Result<Checked, Error> {
+    let request = CheckRequest {
+        sql: sql_of(pipeline),
+        sources: sources.iter().map(|source| (source.source.clone(), source.schema.clone())).collect(),
+        limits: limits.clone(),
+    };
+    Ok(roles.merge.check(request).await?)
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How the result of a query fits the target's schema.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use tributary_types::pipeline::Target;
+
+/// The schema that the table has after the batch: its own columns in their order, then new ones. The problems, each
+/// as a sentence, where the result does not fit.
+pub(crate) fn target_schema(
+    target: &Target,
+    stored: Option<&Schema>,
+    result: &Schema,
+) -> Result<SchemaRef, Vec<String>> {
+    let mut problems = Vec::new();
+    let keys = [("record_key", &target.record_key), ("partition_by", &target.partition_by), ("ordering", &target.ordering)];
+    for (role, columns) in keys {
+        for column in columns.iter().filter(|column| result.column_with_name(column).is_none()) {
+            problems.push(format!("`target.{role}` names column `{column}`, which the query's result does not have: {}", names(result)));
+        }
+    }
+    if result.column_with_name("_hoodie_is_deleted").is_some() {
+        problems.push("the result has a column `_hoodie_is_deleted`: deletes cannot be written yet, leave it out".to_string());
+    }
+    let merged = match stored {
+        Some(stored) => merge(stored, result, &mut problems),
+        None => result.fields().iter().map(|field| field.as_ref().clone()).collect(),
+    };
+    if problems.is_empty() { Ok(Arc::new(Schema::new(merged))) } else { Err(problems) }
+}
+
+fn merge(stored: &Schema, result: &Schema, problems: &mut Vec<String>) -> Vec<Field> {
+    let mut merged = Vec::new();
+    for field in stored.fields() {
+        let Some((_, new)) = result.column_with_name(field.name()) else {
+            problems.push(format!(
+                "the query's result lacks column `{}` of the target; until merge operators exist every column must be \
+                 given: {}",
+                field.name(),
+                names(result)
+            ));
+            continue;
+        };
+        match common_type(field.data_type(), new.data_type()) {
+            Some(data_type) => merged.push(Field::new(field.name(), data_type, true)),
+            None => problems.push(format!(
+                "column `{}` is {} in the target and {} in the query's result: cast it",
+                field.name(),
+                field.data_type(),
+                new.data_type()
+            )),
+        }
+    }
+    let added = result.fields().iter().filter(|field| stored.column_with_name(field.name()).is_none());
+    merged.extend(added.map(|field| Field::new(field.name(), field.data_type().clone(), true)));
+    merged
+}
+
+fn names(schema: &Schema) -> String {
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    format!("it has {}", names.join(", "))
+}
+
+/// The type that holds both, if Hudi can evolve a column to it: int to long, either to float and double, float to
+/// double.
+fn common_type(stored: &DataType, new: &DataType) -> Option<DataType> {
+    if same_type(stored, new) {
+        return Some(stored.clone());
+    }
+    let rank = |data_type: &DataType| match data_type {
+        DataType::Int8 | DataType::Int16 | DataType::Int32 => Some(0),
+        DataType::Int64 => Some(1),
+        DataType::Float32 => Some(2),
+        DataType::Float64 => Some(3),
+        _ => None,
+    };
+    let (Some(old_rank), Some(new_rank)) = (rank(stored), rank(new)) else { return None };
+    Some(if new_rank > old_rank { new.clone() } else { stored.clone() })
+}
+
+/// Whether two types store the same values: names of list and map entries and nullability inside do not matter.
+fn same_type(left: &DataType, right: &DataType) -> bool {
+    match (left, right) {
+        (DataType::List(l), DataType::List(r)) => same_type(l.data_type(), r.data_type()),
+        (DataType::Map(l, _), DataType::Map(r, _)) => match (l.data_type(), r.data_type()) {
+            (DataType::Struct(l), DataType::Struct(r)) if l.len() == 2 && r.len() == 2 => {
+                same_type(l[0].data_type(), r[0].data_type()) && same_type(l[1].data_type(), r[1].data_type())
+            }
+            _ => false,
+        },
+        (DataType::Struct(l), DataType::Struct(r)) => {
+            l.len() == r.len()
+                && l.iter().zip(r).all(|(l, r)| l.name() == r.name() && same_type(l.data_type(), r.data_type()))
+        }
+        (DataType::Timestamp(l, lz), DataType::Timestamp(r, rz)) => l == r && lz.is_some() == rz.is_some(),
+        _ => left == right,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(fields: &[(&str, DataType)]) -> Schema {
+        Schema::new(fields.iter().map(|(name, data_type)| Field::new(*name, data_type.clone(), true)).collect::<Vec<_>>())
+    }
+
+    fn target() -> Target {
+        serde_json::from_value(serde_json::json!({"path": "/t", "table_name": "t", "record_key": ["id"]})).unwrap()
+    }
+
+    #[test]
+    fn new_columns_go_behind_the_stored_ones_whose_order_stays() {
+        let stored = schema(&[("id", DataType::Utf8), ("v", DataType::Int64)]);
+        let result = schema(&[("w", DataType::Utf8), ("v", DataType::Int64), ("id", DataType::Utf8)]);
+        let merged = target_schema(&target(), Some(&stored), &result).unwrap();
+        let names: Vec<&str> = merged.fields().iter().map(|field| field.name().as_str()).collect();
+        assert_eq!(names, ["id", "v", "w"]);
+    }
+
+    #[test]
+    fn numbers_widen_in_either_direction_and_other_types_do_not_mix() {
+        let stored = schema(&[("id", DataType::Utf8), ("a", DataType::Int32), ("b", DataType::Float64)]);
+        let result = schema(&[("id", DataType::Utf8), ("a", DataType::Int64), ("b", DataType::Int32)]);
+        let merged = target_schema(&target(), Some(&stored), &result).unwrap();
+        assert_eq!(merged.field(1).data_type(), &DataType::Int64);
+        assert_eq!(merged.field(2).data_type(), &DataType::Float64);
+        let wrong = schema(&[("id", DataType::Int64), ("a", DataType::Int32), ("b", DataType::Float64)]);
+        let problems = target_schema(&target(), Some(&stored), &wrong).unwrap_err();
+        assert!(problems[0].contains("column `id` is Utf8 in the target and Int64"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_missing_target_column_and_a_missing_key_are_both_named() {
+        let stored = schema(&[("id", DataType::Utf8), ("v", DataType::Int64)]);
+        let problems = target_schema(&target(), Some(&stored), &schema(&[("x", DataType::Utf8)])).unwrap_err().join("\n");
+        assert!(problems.contains("`target.record_key` names column `id`"), "{problems}");
+        assert!(problems.contains("lacks column `v`"), "{problems}");
+    }
+}

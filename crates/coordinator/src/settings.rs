@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Settings of the coordinator role.
+
+use std::time::Duration;
+
+/// How batches are run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Partitions that a query runs in.
+    pub parallelism: usize,
+    /// How often the heartbeat of a pending instant is renewed.
+    pub heartbeat_every: Duration,
+    /// After how long without renewal an instant is no longer ours: Hudi's default interval times the misses it
+    /// tolerates.
+    pub heartbeat_valid: Duration,
+    /// How often a completing request without an answer is repeated before its outcome is reported as unknown.
+    pub commit_tries: u32,
+    /// Pause between such tries.
+    pub commit_pause: Duration,
+    /// Finished batches whose status is kept in memory.
+    pub remembered_batches: usize,
+    /// Rows of a record batch that a puller gets.
+    pub pull_batch_rows: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            parallelism: std::thread::available_parallelism().map_or(2, usize::from),
+            heartbeat_every: Duration::from_secs(30),
+            heartbeat_valid: Duration::from_secs(120),
+            commit_tries: 5,
+            commit_pause: Duration::from_millis(500),
+            remembered_batches: 1000,
+            pull_batch_rows: 8192,
+        }
+    }
+}

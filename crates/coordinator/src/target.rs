@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The target table as a batch finds it, and whether it is what the pipeline says.
+
+use arrow::datatypes::Schema;
+use tributary_api::boxed_error;
+use tributary_api::coordinator::Error;
+use tributary_api::writer::KeySettings;
+use tributary_hudi::target::NewTable;
+use tributary_hudi::{CommitMetadata, Storage, TableConfig, Timeline, arrow_schema, without_meta_columns};
+use tributary_types::pipeline::{Pipeline, TableType, Target};
+
+/// The target as one listing showed it.
+#[derive(Debug, Clone)]
+pub(crate) struct TargetState {
+    pub(crate) config: TableConfig,
+    pub(crate) timeline: Timeline,
+    /// Schema without meta columns; `None` for a table without a commit.
+    pub(crate) schema: Option<Schema>,
+}
+
+impl TargetState {
+    /// Reads the target; `None` when there is no table.
+    pub(crate) async fn load(storage: &Storage) -> Result<Option<Self>, Error> {
+        let config = match TableConfig::load(storage).await {
+            Ok(config) => config,
+            Err(tributary_hudi::Error::NoTable { .. }) => return Ok(None),
+            Err(e) => return Err(target_error(storage.url(), "reading the target's properties", e)),
+        };
+        let timeline = load_timeline(storage, &config).await?;
+        let schema = load_schema(storage, &config, &timeline).await?;
+        Ok(Some(TargetState { config, timeline, schema }))
+    }
+}
+
+/// A fresh listing of the target's timeline.
+pub(crate) async fn load_timeline(storage: &Storage, config: &TableConfig) -> Result<Timeline, Error> {
+    Timeline::load(storage, config).await.map_err(|e| target_error(storage.url(), "listing the target's timeline", e))
+}
+
+async fn load_schema(storage: &Storage, config: &TableConfig, timeline: &Timeline) -> Result<Option<Schema>, Error> {
+    for instant in timeline.completed_writes().into_iter().rev() {
+        let Some(path) = timeline.completed_path(instant) else { continue };
+        let metadata = read_metadata(storage, &path).await?;
+        if let Some(text) = metadata.schema() {
+            let schema = arrow_schema(&path, text).map_err(|e| target_error(storage.url(), "reading the schema", e))?;
+            return Ok(Some(without_meta_columns(&schema)));
+        }
+    }
+    let Some(text) = config.get("hoodie.table.create.schema") else { return Ok(None) };
+    let schema = arrow_schema("hoodie.properties", text)
+        .map_err(|e| target_error(storage.url(), "reading the schema", e))?;
+    Ok(Some(without_meta_columns(&schema)))
+}
+
+/// Metadata of a completed write.
+pub(crate) async fn read_metadata(storage: &Storage, path: &str) -> Result<CommitMetadata, Error> {
+    let fail = |e| target_error(storage.url(), "reading a commit of the target", e);
+    let bytes = storage.read(path).await.map_err(fail)?;
+    CommitMetadata::decode(path, &bytes).map_err(fail)
+}
+
+/// Everything about an existing table that keeps the pipeline from writing it.
+pub(crate) fn check_config(target: &Target, config: &TableConfig) -> Vec<String> {
+    let mut problems = Vec::new();
+    if config.table_type != target.table_type {
+        problems.push(format!(
+            "it is {}, the pipeline says {}",
+            config.table_type.as_str(),
+            target.table_type.as_str()
+        ));
+    }
+    if config.version != target.table_version {
+        problems.push(format!("it has version {}, which cannot be written: version 9 is supported", config.version));
+    }
+    let columns = [
+        ("record key", config.record_key(), &target.record_key),
+        ("partition columns", config.partition_by(), &target.partition_by),
+        ("ordering columns", config.ordering(), &target.ordering),
+    ];
+    for (what, found, expected) in columns {
+        if &found != expected {
+            problems.push(format!("its {what} are [{}], the pipeline says [{}]", found.join(", "), expected.join(", ")));
+        }
+    }
+    problems.extend(check_features(config));
+    problems
+}
+
+/// Features of a table that a write of ours would break.
+fn check_features(config: &TableConfig) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !config.has_meta_columns() {
+        problems.push("it has no meta columns (`hoodie.populate.meta.fields=false`): keys could not be found".to_string());
+    }
+    if config.drops_partition_columns() {
+        problems.push("it leaves partition columns out of its files, which cannot be written".to_string());
+    }
+    if config.flag("hoodie.table.cdc.enabled", false) {
+        problems.push("it keeps a change log (`hoodie.table.cdc.enabled=true`), which cannot be written".to_string());
+    }
+    if config.flag("hoodie.table.multiple.base.file.formats.enable", false) {
+        problems.push("it has several base file formats, which cannot be written".to_string());
+    }
+    if config.get("hoodie.bootstrap.base.path").is_some() {
+        problems.push("it is a bootstrapped table, which cannot be written".to_string());
+    }
+    let unkept: Vec<String> = config.metadata_partitions().into_iter().filter(|name| name != "files").collect();
+    if !unkept.is_empty() {
+        problems.push(format!(
+            "its metadata table has partitions that cannot be kept true: {}; drop these indexes first",
+            unkept.join(", ")
+        ));
+    }
+    let pending = config.list("hoodie.table.metadata.partitions.inflight");
+    if !pending.is_empty() {
+        problems.push(format!("indexes are being built on it: {}", pending.join(", ")));
+    }
+    let generator = config.key_generator();
+    if !generator.is_empty() && key_generator(generator).is_none() {
+        problems.push(format!("its key generator `{generator}` is not supported"));
+    }
+    problems
+}
+
+enum KeyGenerator {
+    Bare,
+    Complex,
+}
+
+fn key_generator(name: &str) -> Option<KeyGenerator> {
+    // A class name is known by its last part.
+    match name.rsplit('.').next().unwrap_or(name) {
+        "SIMPLE" | "NON_PARTITION" | "SimpleKeyGenerator" | "NonpartitionedKeyGenerator" => Some(KeyGenerator::Bare),
+        "COMPLEX" | "ComplexKeyGenerator" => Some(KeyGenerator::Complex),
+        _ => None,
+    }
+}
+
+/// How keys of the table are made.
+pub(crate) fn key_settings(target: &Target, config: &TableConfig) -> KeySettings {
+    let complex = matches!(key_generator(config.key_generator()), Some(KeyGenerator::Complex));
+    KeySettings {
+        record_key: target.record_key.clone(),
+        partition_by: target.partition_by.clone(),
+        complex: complex || target.record_key.len() > 1,
+        hive_style: config.hive_style(),
+        url_encode: config.url_encode(),
+    }
+}
+
+/// The table that the pipeline describes.
+pub(crate) fn new_table(pipeline: &Pipeline) -> NewTable {
+    let target = &pipeline.target;
+    NewTable {
+        name: target.table_name.clone(),
+        table_type: TableType::CopyOnWrite,
+        version: target.table_version,
+        record_key: target.record_key.clone(),
+        partition_by: target.partition_by.clone(),
+        ordering: target.ordering.clone(),
+        hive_style: target.hive_style,
+        url_encode: false,
+    }
+}
+
+/// A file error on the target as this role tells it.
+pub(crate) fn target_error(url: &str, doing: &str, error: tributary_hudi::Error) -> Error {
+    use tributary_hudi::Error as Hudi;
+    match error {
+        Hudi::Conflict { what } => Error::Conflict { url: url.to_string(), what },
+        Hudi::Store { .. } | Hudi::Disk { .. } | Hudi::Gone { .. } => {
+            Error::Store { url: url.to_string(), doing: doing.to_string(), source: boxed_error(error) }
+        }
+        other => Error::Target { url: url.to_string(), what: other.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_hudi::parse_properties;
+
+    use super::*;
+
+    fn target() -> Target {
+        serde_json::from_value(serde_json::json!({
+            "path": "/t", "table_name": "t", "record_key": ["id"], "partition_by": ["d"], "ordering": ["ts"],
+        }))
+        .unwrap()
+    }
+
+    fn config(more: &str) -> TableConfig {
+        let text = format!(
+            "hoodie.table.name=t\nhoodie.table.version=9\nhoodie.table.type=COPY_ON_WRITE\n\
+             hoodie.table.recordkey.fields=id\nhoodie.table.partition.fields=d\nhoodie.table.ordering.fields=ts\n\
+             hoodie.table.keygenerator.type=SIMPLE\nhoodie.table.metadata.partitions=files\n{more}"
+        );
+        TableConfig::from_properties("p", parse_properties(&text)).unwrap()
+    }
+
+    #[test]
+    fn a_table_as_the_pipeline_describes_it_may_be_written() {
+        assert_eq!(check_config(&target(), &config("")), Vec::<String>::new());
+        assert!(!key_settings(&target(), &config("")).complex);
+        assert!(key_settings(&target(), &config("hoodie.table.keygenerator.type=COMPLEX")).complex);
+    }
+
+    #[test]
+    fn what_a_write_would_break_is_refused_by_name() {
+        let cases = [
+            ("hoodie.table.type=MERGE_ON_READ", "MERGE_ON_READ"),
+            ("hoodie.table.version=8", "version 8"),
+            ("hoodie.table.recordkey.fields=other", "record key are [other]"),
+            ("hoodie.table.partition.fields=", "partition columns are []"),
+            ("hoodie.table.ordering.fields=", "ordering columns are []"),
+            ("hoodie.populate.meta.fields=false", "meta columns"),
+            ("hoodie.table.cdc.enabled=true", "change log"),
+            ("hoodie.table.metadata.partitions=files,record_index", "record_index"),
+            ("hoodie.table.metadata.partitions.inflight=column_stats", "column_stats"),
+            ("hoodie.bootstrap.base.path=/x", "bootstrapped"),
+            ("hoodie.table.keygenerator.type=TIMESTAMP", "TIMESTAMP"),
+            ("hoodie.datasource.write.drop.partition.columns=true", "partition columns out"),
+        ];
+        for (line, part) in cases {
+            let problems = check_config(&target(), &config(line)).join("; ");
+            assert!(problems.contains(part), "{line}: {problems}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the commands print: for people, or one JSON object a line for scripts.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tributary_api::coordinator::{BatchStatus, PlannedBatch, SourceStatus};
+use tributary_hudi::{CommitMetadata, Instant};
+use tributary_types::{FLAT_KEY, FLAT_KEY_V2, Outcome, Stage, pipeline_of_key};
+
+use crate::cli::Output;
+
+/// A progress bar on a terminal; nothing elsewhere.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+/// Stages in the order in which a batch passes them.
+const STAGES: [Stage; 8] = [
+    Stage::Pending,
+    Stage::Resolve,
+    Stage::Plan,
+    Stage::Begin,
+    Stage::Merge,
+    Stage::Commit,
+    Stage::Publish,
+    Stage::Done,
+];
+
+impl Progress {
+    pub(crate) fn new(output: Output) -> Self {
+        if output == Output::Json || !std::io::stderr().is_terminal() {
+            return Progress { bar: None };
+        }
+        let bar = ProgressBar::new(STAGES.len() as u64 - 1);
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(std::time::Duration::from_millis(200));
+        Progress { bar: Some(bar) }
+    }
+
+    pub(crate) fn show(&mut self, status: &BatchStatus) {
+        let Some(bar) = &self.bar else { return };
+        let done = STAGES.iter().position(|stage| *stage == status.stage).unwrap_or_default();
+        let rows: u64 = status.sources.iter().map(|source| source.rows).sum();
+        bar.set_position(done as u64);
+        bar.set_message(format!("{} ({rows} rows read)", status.stage.as_str().to_lowercase()));
+    }
+
+    pub(crate) fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A batch as scripts see it.
+#[derive(Serialize)]
+struct BatchJson<'a> {
+    batch: String,
+    outcome: &'a str,
+    instant: Option<String>,
+    completed: Option<String>,
+    seq: Option<u64>,
+    rows: u64,
+    inserts: u64,
+    updates: u64,
+    files: u64,
+    bytes: u64,
+    peak_memory: u64,
+    sources: Vec<SourceJson>,
+    timings_millis: BTreeMap<&'a str, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct SourceJson {
+    name: String,
+    begin: Option<String>,
+    end: Option<String>,
+    instants: usize,
+    files: usize,
+    bytes: u64,
+    rows: u64,
+    lag_instants: usize,
+    lag_seconds: u64,
+}
+
+#[derive(Serialize)]
+struct ErrorJson<'a> {
+    code: String,
+    retry: String,
+    reason: &'a str,
+    message: &'a str,
+}
+
+fn source_json(source: &SourceStatus) -> SourceJson {
+    let window = source.window.as_ref();
+    SourceJson {
+        name: source.source.to_string(),
+        begin: window.and_then(|window| window.begin.as_ref().map(ToString::to_string)),
+        end: window.map(|window| window.end.to_string()),
+        instants: source.report.instants,
+        files: source.report.files,
+        bytes: source.report.bytes,
+        rows: source.rows,
+        lag_instants: source.report.lag_instants,
+        lag_seconds: source.report.lag_seconds,
+    }
+}
+
+/// Prints how a batch ended.
+pub(crate) fn print_batch(status: &BatchStatus, output: Output) {
+    match output {
+        Output::Json => print_json(&batch_json(status)),
+        Output::Text => print_batch_text(status),
+    }
+}
+
+fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
+    let mut timings: BTreeMap<&str, u64> = BTreeMap::new();
+    for (stage, millis) in &status.timings {
+        *timings.entry(stage.as_str()).or_default() += millis;
+    }
+    BatchJson {
+        batch: status.name.to_string(),
+        outcome: status.outcome.unwrap_or(Outcome::Failed).as_str(),
+        instant: status.instant.as_ref().map(ToString::to_string),
+        completed: status.completed.as_ref().map(ToString::to_string),
+        seq: status.seq,
+        rows: status.written.rows,
+        inserts: status.written.inserts,
+        updates: status.written.updates,
+        files: status.written.files,
+        bytes: status.written.bytes,
+        peak_memory: status.peak_memory,
+        sources: status.sources.iter().map(source_json).collect(),
+        timings_millis: timings,
+        error: status.error.as_ref().map(|failure| ErrorJson {
+            code: format!("{:?}", failure.code),
+            retry: format!("{:?}", failure.retry),
+            reason: &failure.reason,
+            message: &failure.message,
+        }),
+    }
+}
+
+fn print_batch_text(status: &BatchStatus) {
+    let outcome = status.outcome.unwrap_or(Outcome::Failed);
+    println!("batch    {}", status.name);
+    println!("outcome  {}", outcome.as_str());
+    if let Some(error) = &status.error {
+        println!("error    {} [{}]", error.message, error.reason);
+    }
+    for source in &status.sources {
+        print_source(source);
+    }
+    if let (Outcome::Committed, Some(instant)) = (outcome, &status.instant) {
+        let completed = status.completed.as_ref().map_or("-".to_string(), ToString::to_string);
+        let seq = status.seq.map_or("-".to_string(), |seq| seq.to_string());
+        println!("commit   {instant}, completed {completed}, sequence number {seq}");
+        let written = &status.written;
+        println!(
+            "written  {} rows ({} new, {} updated) in {} files, {}",
+            written.rows,
+            written.inserts,
+            written.updates,
+            written.files,
+            size(written.bytes)
+        );
+    }
+    let timings: Vec<String> =
+        status.timings.iter().map(|(stage, ms)| format!("{} {ms} ms", stage.as_str().to_lowercase())).collect();
+    println!("timings  {}", timings.join(", "));
+}
+
+fn print_source(source: &SourceStatus) {
+    let report = &source.report;
+    match &source.window {
+        Some(window) => println!(
+            "source   {}: window {window}, {} commits, {} files, {}, {} rows, lag {} commits",
+            source.source,
+            report.instants,
+            report.files,
+            size(report.bytes),
+            source.rows,
+            report.lag_instants
+        ),
+        None => println!(
+            "source   {}: looked up, {} files, {}, {} rows",
+            source.source,
+            report.files,
+            size(report.bytes),
+            source.rows
+        ),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+/// Prints a plan.
+pub(crate) fn print_plan(plan: &PlannedBatch, output: Output) {
+    if output == Output::Json {
+        let sources: Vec<SourceJson> = plan.sources.iter().map(source_json).collect();
+        print_json(&serde_json::json!({
+            "has_news": plan.has_news,
+            "sources": sources,
+            "columns": plan.columns.iter().map(|(n, t)| serde_json::json!({"name": n, "type": t})).collect::<Vec<_>>(),
+            "logical_plan": plan.logical_plan,
+            "physical_plan": plan.physical_plan,
+        }));
+        return;
+    }
+    println!("news     {}", if plan.has_news { "yes" } else { "no" });
+    plan.sources.iter().for_each(print_source);
+    println!("columns");
+    for (name, data_type) in &plan.columns {
+        println!("  {name}: {data_type}");
+    }
+    println!("logical plan\n{}", indented(&plan.logical_plan));
+    println!("physical plan\n{}", indented(&plan.physical_plan));
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect::<String>().trim_end().to_string()
+}
+
+/// A table as `table inspect` shows it.
+#[derive(Serialize)]
+pub(crate) struct TableReport {
+    pub(crate) url: String,
+    pub(crate) name: String,
+    pub(crate) version: u32,
+    pub(crate) table_type: String,
+    pub(crate) record_key: Vec<String>,
+    pub(crate) partition_by: Vec<String>,
+    pub(crate) ordering: Vec<String>,
+    pub(crate) metadata_partitions: Vec<String>,
+    pub(crate) pending: Vec<String>,
+    pub(crate) commits: Vec<CommitLine>,
+}
+
+/// One completed write.
+#[derive(Serialize)]
+pub(crate) struct CommitLine {
+    requested: String,
+    completed: Option<String>,
+    action: String,
+    operation: String,
+    files: usize,
+    rows: i64,
+    /// Cursors by metadata key: structured ones as JSON, flat ones as text.
+    cursors: BTreeMap<String, serde_json::Value>,
+}
+
+impl CommitLine {
+    pub(crate) fn new(instant: &Instant, metadata: &CommitMetadata) -> Self {
+        let is_cursor = |key: &str| pipeline_of_key(key).is_some() || key == FLAT_KEY || key == FLAT_KEY_V2;
+        let cursors = metadata.extra.iter().filter(|(key, _)| is_cursor(key)).map(|(key, text)| {
+            let value = serde_json::from_str(text).ok().filter(serde_json::Value::is_object);
+            (key.clone(), value.unwrap_or_else(|| serde_json::Value::String(text.clone())))
+        });
+        CommitLine {
+            requested: instant.requested.to_string(),
+            completed: instant.completed.as_ref().map(ToString::to_string),
+            action: instant.action.as_str().to_string(),
+            operation: metadata.operation.clone(),
+            files: metadata.stats.len(),
+            rows: metadata.stats.iter().map(|stat| stat.inserts + stat.updates).sum(),
+            cursors: cursors.collect(),
+        }
+    }
+}
+
+/// Prints a table's report.
+pub(crate) fn print_table(report: &TableReport, output: Output) {
+    if output == Output::Json {
+        print_json(report);
+        return;
+    }
+    println!("table    {} ({}, version {}) at {}", report.name, report.table_type, report.version, report.url);
+    println!("key      {}", report.record_key.join(", "));
+    println!("parts    {}", report.partition_by.join(", "));
+    println!("ordering {}", report.ordering.join(", "));
+    println!("metadata {}", report.metadata_partitions.join(", "));
+    for pending in &report.pending {
+        println!("pending  {pending}");
+    }
+    for commit in &report.commits {
+        let completed = commit.completed.as_deref().unwrap_or("-");
+        println!(
+            "commit   {} -> {completed} {} {}: {} files, {} rows written",
+            commit.requested, commit.action, commit.operation, commit.files, commit.rows
+        );
+        for (key, value) in &commit.cursors {
+            match value.get("sources").and_then(serde_json::Value::as_object) {
+                Some(sources) => {
+                    for (name, source) in sources {
+                        let cursor = source.get("cursor").or(source.get("as_of")).and_then(|c| c.as_str());
+                        println!("           {key}  {name} = {}", cursor.unwrap_or("-"));
+                    }
+                }
+                None => println!("           {key}  {}", value.as_str().unwrap_or_default()),
+            }
+        }
+    }
+}
+
+/// Prints rows.
+pub(crate) fn print_rows(batches: &[RecordBatch], output: Output) -> Result<(), ArrowError> {
+    if output == Output::Text {
+        println!("{}", arrow::util::pretty::pretty_format_batches(batches)?);
+        return Ok(());
+    }
+    let mut writer = arrow::json::LineDelimitedWriter::new(std::io::stdout());
+    for batch in batches {
+        writer.write(batch)?;
+    }
+    writer.finish()
+}
+
+fn print_json(value: &impl Serialize) {
+    match serde_json::to_string(value) {
+        Ok(text) => println!("{text}"),
+        Err(error) => eprintln!("error: the result cannot be printed as JSON: {error}"),
+    }
+}

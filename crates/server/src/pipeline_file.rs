@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pipeline files: TOML in, a checked [`Pipeline`] with its SQL out.
+
+use std::path::{Path, PathBuf};
+
+use tributary_types::pipeline::Pipeline;
+
+/// Why a pipeline file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("`{}` cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file is no pipeline.
+    #[error("`{}` is not a pipeline: {detail}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and what, with the nearest known key for an unknown one.
+        detail: String,
+    },
+    /// The pipeline contradicts itself or lacks something.
+    #[error("pipeline `{}` has {} problem(s):\n  - {}", path.display(), problems.len(), problems.join("\n  - "))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Every problem.
+        problems: Vec<String>,
+    },
+}
+
+/// Loads a pipeline: parses it, reads its SQL files, makes relative paths relative to the file, and checks it.
+pub fn load(path: &Path) -> Result<Pipeline, Error> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_path_buf(), source })?;
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let mut pipeline = parse(path, &text)?;
+    let problems = pipeline.validate();
+    if !problems.is_empty() {
+        return Err(Error::Invalid { path: path.to_path_buf(), problems });
+    }
+    for source in &mut pipeline.sources {
+        source.path = resolve(directory, &source.path);
+    }
+    pipeline.target.path = resolve(directory, &pipeline.target.path);
+    for transform in &mut pipeline.transforms {
+        if let Some(file) = transform.sql_file.take() {
+            let file = directory.join(file);
+            let sql = std::fs::read_to_string(&file).map_err(|source| Error::Read { path: file, source })?;
+            transform.sql = Some(sql);
+        }
+    }
+    Ok(pipeline)
+}
+
+fn parse(path: &Path, text: &str) -> Result<Pipeline, Error> {
+    toml::from_str(text).map_err(|error| {
+        let position = error.span().map(|span| position(text, span.start)).unwrap_or_default();
+        let detail = format!("{position}{}", with_suggestion(error.message()));
+        Error::Syntax { path: path.to_path_buf(), detail }
+    })
+}
+
+/// `line L, column C: ` of a byte of the text.
+fn position(text: &str, at: usize) -> String {
+    let before = &text[..at.min(text.len())];
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("line {line}, column {column}: ")
+}
+
+/// Adds the nearest known key to the message about an unknown one.
+fn with_suggestion(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    if !message.starts_with("unknown ") || quoted.len() < 2 {
+        return message.to_string();
+    }
+    let unknown = quoted[0];
+    let nearest = quoted[1..]
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(unknown, known), *known))
+        .filter(|(distance, known)| *distance <= known.len().max(unknown.len()) / 2)
+        .min();
+    match nearest {
+        Some((_, known)) => format!("{message}; did you mean `{known}`?"),
+        None => message.to_string(),
+    }
+}
+
+fn resolve(directory: &Path, path: &str) -> String {
+    let has_scheme = path.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/'));
+    if has_scheme || Path::new(path).is_absolute() || directory.as_os_str().is_empty() {
+        return path.to_string();
+    }
+    directory.join(path).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+name = "p"
+[[source]]
+name = "orders"
+path = "tables/orders"
+start = "snapshot"
+[[source]]
+name = "users"
+path = "s3://lake/users"
+read = "snapshot"
+[[transform]]
+sql_file = "merge.sql"
+[target]
+path = "/out"
+table_name = "t"
+record_key = ["id"]
+"#;
+
+    fn load_text(text: &str) -> Result<Pipeline, Error> {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("merge.sql"), "SELECT 1").unwrap();
+        let file = directory.path().join("p.toml");
+        std::fs::write(&file, text).unwrap();
+        load(&file)
+    }
+
+    #[test]
+    fn relative_paths_are_relative_to_the_file_and_sql_files_are_read() {
+        let pipeline = load_text(GOOD).unwrap();
+        assert!(pipeline.sources[0].path.ends_with("/tables/orders"));
+        assert!(Path::new(&pipeline.sources[0].path).is_absolute());
+        assert_eq!(pipeline.sources[1].path, "s3://lake/users");
+        assert_eq!(pipeline.target.path, "/out");
+        assert_eq!(pipeline.transforms[0].sql.as_deref(), Some("SELECT 1"));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_place_and_the_nearest_known_one() {
+        let refused = load_text(&GOOD.replace("record_key =", "record_keys =")).unwrap_err().to_string();
+        assert!(refused.contains("line 15"), "{refused}");
+        assert!(refused.contains("did you mean `record_key`?"), "{refused}");
+        let refused = load_text(&GOOD.replace("\"snapshot\"\n[[tr", "\"snapshto\"\n[[tr")).unwrap_err().to_string();
+        assert!(refused.contains("did you mean `snapshot`?"), "{refused}");
+    }
+
+    #[test]
+    fn every_problem_of_a_pipeline_is_reported_at_once() {
+        let text = GOOD.replace("[[transform]]\nsql_file = \"merge.sql\"", "").replace("[\"id\"]", "[]");
+        let refused = load_text(&text).unwrap_err().to_string();
+        assert!(refused.contains("2 problem(s)") && refused.contains("no SQL") && refused.contains("record_key"), "{refused}");
+    }
+
+    #[test]
+    fn a_missing_sql_file_is_named() {
+        let refused = load_text(&GOOD.replace("merge.sql", "nope.sql")).unwrap_err().to_string();
+        assert!(refused.contains("nope.sql"), "{refused}");
+    }
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writing base files: new file groups, and new versions of groups that have updates.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StringBuilder};
+use arrow::compute::interleave_record_batch;
+use arrow::datatypes::SchemaRef;
+use arrow::row::Rows;
+use futures::StreamExt;
+use tributary_api::writer::{Error, StagedFile, TargetSlice};
+use tributary_hudi::target::{MarkerKind, write_marker, write_partition_metafile};
+use tributary_hudi::{BaseFileWriter, META_COLUMNS, Storage, base_file_name, base_file_schema};
+use tributary_types::{InstantTime, MemoryBudget};
+
+use crate::combine::{KeyedRows, RowAt};
+use crate::ingest::{KEY, KEY_COLUMNS, PARTITION, internal};
+use crate::order::OrderingRule;
+use crate::tag::open_slice;
+
+/// What every file of one staging shares.
+pub(crate) struct FileContext {
+    pub(crate) storage: Storage,
+    pub(crate) instant: InstantTime,
+    pub(crate) attempt: u32,
+    /// The table's schema without meta columns.
+    pub(crate) schema: SchemaRef,
+    /// The same with meta columns.
+    pub(crate) file_schema: SchemaRef,
+    pub(crate) ordering: Vec<String>,
+    pub(crate) batch_rows: usize,
+    pub(crate) budget: MemoryBudget,
+}
+
+impl FileContext {
+    pub(crate) fn new(
+        storage: Storage,
+        request: &tributary_api::writer::StageRequest,
+        batch_rows: usize,
+    ) -> Self {
+        FileContext {
+            storage,
+            instant: request.instant.clone(),
+            attempt: request.attempt,
+            schema: Arc::clone(&request.schema),
+            file_schema: base_file_schema(&request.schema),
+            ordering: request.ordering.clone(),
+            batch_rows,
+            budget: request.budget.clone(),
+        }
+    }
+}
+
+/// A file being written, with the counters that its rows need.
+struct OpenFile<'a> {
+    context: &'a FileContext,
+    name: String,
+    path: String,
+    task: usize,
+    writer: BaseFileWriter,
+    rows: u64,
+    held: tributary_types::Reservation,
+}
+
+impl<'a> OpenFile<'a> {
+    async fn create(
+        context: &'a FileContext,
+        partition: &str,
+        file_id: &str,
+        task: usize,
+        kind: MarkerKind,
+    ) -> Result<Self, Error> {
+        let name = base_file_name(file_id, task, context.attempt, &context.instant);
+        let path = if partition.is_empty() { name.clone() } else { format!("{partition}/{name}") };
+        write_marker(&context.storage, &context.instant, &path, kind).await.map_err(|e| hudi_error(context, e))?;
+        let writer = BaseFileWriter::create(&context.storage, &path, Arc::clone(&context.file_schema))
+            .map_err(|e| hudi_error(context, e))?;
+        let held = context.budget.reservation("a file being written");
+        Ok(OpenFile { context, name, path, task, writer, rows: 0, held })
+    }
+
+    /// Rows of the batch, with fresh meta columns.
+    async fn write_new(&mut self, keyed: &RecordBatch) -> Result<(), Error> {
+        let batch = self.with_meta(keyed)?;
+        self.write(&batch).await
+    }
+
+    async fn write(&mut self, batch: &RecordBatch) -> Result<(), Error> {
+        self.writer.write(batch).await.map_err(|e| hudi_error(self.context, e))?;
+        self.rows += batch.num_rows() as u64;
+        // What the encoder holds cannot be refused any more; it is counted.
+        let now = self.writer.buffered_bytes();
+        if now > self.held.held() {
+            self.held.grow(now - self.held.held());
+        } else {
+            self.held.shrink(self.held.held() - now);
+        }
+        Ok(())
+    }
+
+    fn with_meta(&self, keyed: &RecordBatch) -> Result<RecordBatch, Error> {
+        let rows = keyed.num_rows();
+        let instant = self.context.instant.as_str();
+        let mut columns: Vec<ArrayRef> = vec![
+            repeated(instant, rows),
+            sequence_numbers(instant, self.task, self.rows, rows),
+            Arc::clone(keyed.column(KEY)),
+            Arc::clone(keyed.column(PARTITION)),
+            repeated(&self.name, rows),
+        ];
+        columns.extend(keyed.columns()[KEY_COLUMNS..].iter().cloned());
+        RecordBatch::try_new(Arc::clone(&self.context.file_schema), columns).map_err(internal)
+    }
+
+    async fn close(self) -> Result<(String, u64, u64), Error> {
+        let OpenFile { context, path, writer, .. } = self;
+        let (bytes, rows) = writer.close().await.map_err(|e| hudi_error(context, e))?;
+        Ok((path, bytes, rows))
+    }
+}
+
+fn repeated(text: &str, rows: usize) -> ArrayRef {
+    Arc::new(StringArray::from_iter_values(std::iter::repeat_n(text, rows)))
+}
+
+/// `<instant>_<task>_<row>`: unique in the instant.
+fn sequence_numbers(instant: &str, task: usize, first: u64, rows: usize) -> ArrayRef {
+    use std::fmt::Write as _;
+    let mut out = StringBuilder::with_capacity(rows, rows * (instant.len() + 12));
+    let mut text = format!("{instant}_{task}_");
+    let fixed = text.len();
+    for row in 0..rows as u64 {
+        text.truncate(fixed);
+        // Writing into a String cannot fail.
+        let _ = write!(text, "{}", first + row);
+        out.append_value(&text);
+    }
+    Arc::new(out.finish())
+}
+
+/// A file group to be made.
+pub(crate) struct NewGroup {
+    pub(crate) batches: Arc<Vec<RecordBatch>>,
+    /// Its rows, in `batches`.
+    pub(crate) rows: Vec<RowAt>,
+    pub(crate) partition: String,
+    pub(crate) file_id: String,
+    pub(crate) task: usize,
+}
+
+/// Writes a new file group.
+pub(crate) async fn write_group(context: &FileContext, group: NewGroup) -> Result<StagedFile, Error> {
+    let NewGroup { batches, rows, partition, file_id, task } = group;
+    write_partition_metafile(&context.storage, &partition, &context.instant)
+        .await
+        .map_err(|e| hudi_error(context, e))?;
+    let mut file = OpenFile::create(context, &partition, &file_id, task, MarkerKind::Create).await?;
+    let sources: Vec<&RecordBatch> = batches.iter().collect();
+    for chunk in rows.chunks(context.batch_rows) {
+        let picks: Vec<(usize, usize)> = chunk.iter().map(|at| (at.batch as usize, at.row as usize)).collect();
+        let keyed = interleave_record_batch(&sources, &picks).map_err(internal)?;
+        file.write_new(&keyed).await?;
+    }
+    let (path, bytes, rows) = file.close().await?;
+    Ok(StagedFile {
+        partition,
+        file_id,
+        path,
+        previous: None,
+        rows,
+        inserts: rows,
+        updates: 0,
+        bytes,
+        columns: Vec::new(),
+    })
+}
+
+/// A rewritten group: its file, and how many incoming rows lost against the stored ones.
+pub(crate) struct Rewritten {
+    pub(crate) file: Option<StagedFile>,
+    pub(crate) outdated: u64,
+}
+
+/// Writes a new version of `slice` in which the rows of `updates` take the place of the stored rows of their keys.
+/// Where every one of them is older than what is stored, no file is written.
+pub(crate) async fn rewrite_group(
+    context: &FileContext,
+    slice: &TargetSlice,
+    updates: &KeyedRows,
+    task: usize,
+) -> Result<Rewritten, Error> {
+    let rule = OrderingRule::new(&context.ordering, &context.file_schema)?;
+    let mut file = OpenFile::create(context, &slice.partition, &slice.file_id, task, MarkerKind::Merge).await?;
+    let mut stored = open_slice(context, slice).await?;
+    let mut counts = Counts::default();
+    while let Some(batch) = stored.next().await {
+        let batch = batch?;
+        let merged = merge_batch(&file, updates, rule.as_ref(), &slice.partition, &batch, &mut counts)?;
+        file.write(&merged).await?;
+    }
+    let (path, bytes, rows) = file.close().await?;
+    if counts.updates == 0 {
+        // Nothing changed: the file is left to the markers, unnamed by the commit.
+        return Ok(Rewritten { file: None, outdated: counts.outdated });
+    }
+    let previous = slice.path.rsplit('/').next().unwrap_or(&slice.path).to_string();
+    let staged = StagedFile {
+        partition: slice.partition.clone(),
+        file_id: slice.file_id.clone(),
+        path,
+        previous: Some((previous, slice.instant.clone())),
+        rows,
+        inserts: 0,
+        updates: counts.updates,
+        bytes,
+        columns: Vec::new(),
+    };
+    Ok(Rewritten { file: Some(staged), outdated: counts.outdated })
+}
+
+#[derive(Default)]
+struct Counts {
+    updates: u64,
+    outdated: u64,
+}
+
+/// Stored rows with the updates in place. Rows that stay keep their commit time and sequence number, and get the new
+/// file's name.
+fn merge_batch(
+    file: &OpenFile<'_>,
+    updates: &KeyedRows,
+    rule: Option<&OrderingRule>,
+    partition: &str,
+    stored: &RecordBatch,
+    counts: &mut Counts,
+) -> Result<RecordBatch, Error> {
+    let keys = stored.column(2).as_string::<i32>();
+    let stored_order: Option<Rows> = rule.map(|rule| rule.rows(stored)).transpose()?;
+    let mut picks: Vec<(usize, usize)> = Vec::with_capacity(stored.num_rows());
+    let mut chosen: Vec<RowAt> = Vec::new();
+    for row in 0..stored.num_rows() {
+        let winner = if keys.is_null(row) { None } else { updates.find(partition, keys.value(row)) };
+        let Some(at) = winner.map(|winner| updates.winners[winner]) else {
+            picks.push((0, row));
+            continue;
+        };
+        let outdated = match (&stored_order, &updates.ordering) {
+            (Some(stored), Some(incoming)) => incoming[at.batch as usize].row(at.row as usize) < stored.row(row),
+            _ => false,
+        };
+        if outdated {
+            counts.outdated += 1;
+            picks.push((0, row));
+        } else {
+            counts.updates += 1;
+            picks.push((1, chosen.len()));
+            chosen.push(at);
+        }
+    }
+    let stored = renamed(file, stored)?;
+    if chosen.is_empty() {
+        return Ok(stored);
+    }
+    let sources: Vec<&RecordBatch> = updates.batches.iter().collect();
+    let rows: Vec<(usize, usize)> = chosen.iter().map(|at| (at.batch as usize, at.row as usize)).collect();
+    let incoming = file.with_meta(&interleave_record_batch(&sources, &rows).map_err(internal)?)?;
+    interleave_record_batch(&[&stored, &incoming], &picks).map_err(internal)
+}
+
+fn renamed(file: &OpenFile<'_>, stored: &RecordBatch) -> Result<RecordBatch, Error> {
+    let mut columns = stored.columns().to_vec();
+    columns[META_COLUMNS.len() - 1] = repeated(&file.name, stored.num_rows());
+    RecordBatch::try_new(Arc::clone(&file.context.file_schema), columns).map_err(internal)
+}
+
+/// A file error as this role tells it.
+pub(crate) fn hudi_error(context: &FileContext, error: tributary_hudi::Error) -> Error {
+    role_error(context.storage.url(), error)
+}
+
+/// A file error as this role tells it.
+pub(crate) fn role_error(url: &str, error: tributary_hudi::Error) -> Error {
+    use tributary_hudi::Error as Hudi;
+    match error {
+        Hudi::Corrupt { file, detail } => Error::Corrupt { url: url.to_string(), file, detail },
+        Hudi::Type { file, column, found, expected } => Error::Corrupt {
+            url: url.to_string(),
+            file,
+            detail: format!("column `{column}` is {found} and cannot be widened to {expected}"),
+        },
+        Hudi::Gone { file } => Error::Corrupt {
+            url: url.to_string(),
+            detail: "it is named by a completed commit and is gone".to_string(),
+            file,
+        },
+        other => Error::Store {
+            url: url.to_string(),
+            doing: "staging files".to_string(),
+            source: tributary_api::boxed_error(other),
+        },
+    }
+}

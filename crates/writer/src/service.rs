@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The writer role itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arrow::array::RecordBatch;
+use async_trait::async_trait;
+use tributary_api::RowStream;
+use tributary_api::writer::{Error, StageRequest, Staged, StagedFile, TargetSlice, Writer};
+use tributary_hudi::Stores;
+use tributary_types::Entropy;
+use tributary_types::pipeline::Operation;
+
+use crate::combine::{KeyedRows, RowAt, text};
+use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, write_group};
+use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, key_rules, keyed_schema};
+use crate::metrics;
+use crate::order::OrderingRule;
+use crate::parallel::run_jobs;
+use crate::settings::Settings;
+use crate::spool::{Part, SpillSpace, Spool, Spooled};
+use crate::tag::tag;
+
+/// The writer role.
+pub struct Service {
+    stores: Arc<dyn Stores>,
+    entropy: Arc<dyn Entropy>,
+    settings: Settings,
+}
+
+impl Service {
+    /// A writer of tables in `stores`; `entropy` names new file groups.
+    pub fn new(stores: Arc<dyn Stores>, entropy: Arc<dyn Entropy>, settings: Settings) -> Self {
+        metrics::register();
+        Service { stores, entropy, settings }
+    }
+}
+
+#[async_trait]
+impl Writer for Service {
+    async fn stage(&self, request: StageRequest, rows: RowStream) -> Result<Staged, Error> {
+        key_rules(&request).check(&request.schema).map_err(crate::ingest::key_error)?;
+        // Fails now if an ordering column is missing, before anything is read.
+        OrderingRule::new(&request.ordering, &request.schema)?;
+        let storage = self.stores.open(&request.url).map_err(|e| role_error(&request.url, e))?;
+        let staging = Staging {
+            context: Arc::new(FileContext::new(storage, &request, self.settings.batch_rows)),
+            space: SpillSpace::new(request.spill_bytes)?,
+            entropy: Arc::clone(&self.entropy),
+            settings: &self.settings,
+            tasks: AtomicUsize::new(0),
+            request: &request,
+        };
+        let staged = staging.run(rows).await?;
+        report(&staged, staging.space.used());
+        Ok(staged)
+    }
+}
+
+fn report(staged: &Staged, spilled: u64) {
+    for file in &staged.files {
+        let kind = if file.previous.is_some() { "merge" } else { "create" };
+        ::metrics::counter!(metrics::FILES, "kind" => kind).increment(1);
+        ::metrics::counter!(metrics::BYTES).increment(file.bytes);
+        ::metrics::counter!(metrics::ROWS, "kind" => "insert").increment(file.inserts);
+        ::metrics::counter!(metrics::ROWS, "kind" => "update").increment(file.updates);
+    }
+    ::metrics::counter!(metrics::SPILLED).increment(spilled);
+}
+
+/// One staging under way.
+struct Staging<'a> {
+    context: Arc<FileContext>,
+    space: SpillSpace,
+    entropy: Arc<dyn Entropy>,
+    settings: &'a Settings,
+    tasks: AtomicUsize,
+    request: &'a StageRequest,
+}
+
+/// Rows of a part by what is to be done with them.
+struct Sorted {
+    rows: Arc<KeyedRows>,
+    new: Vec<RowAt>,
+    /// Winners by the slice that holds their key.
+    by_slice: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Staging<'_> {
+    async fn run(&self, rows: RowStream) -> Result<Staged, Error> {
+        let upsert = self.request.operation == Operation::Upsert;
+        let route = if upsert { BY_IDENTITY } else { BY_PARTITION };
+        let mut spool = self.spool(route, self.request.budget.limit() * self.settings.memory_percent / 100);
+        let seen = ingest(self.request, rows, &mut spool).await?;
+        let mut staged = Staged { rows_in: seen.rows, rows_null_key: seen.null_keys, ..Staged::default() };
+        match (spool.finish()?, upsert) {
+            (Spooled::Memory(batches, _held), true) => self.upsert_all(batches, &seen, &mut staged).await?,
+            (Spooled::Parts(parts), true) => self.upsert_parts(parts, &seen, &mut staged).await?,
+            (Spooled::Memory(batches, _held), false) => {
+                let rows = all_rows(&batches);
+                staged.files = self.insert_batches(&Arc::new(batches), &rows).await?;
+            }
+            (Spooled::Parts(parts), false) => staged.files = self.insert_parts(parts).await?,
+        }
+        staged.files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(staged)
+    }
+
+    fn spool(&self, route: crate::spool::Route, threshold: usize) -> Spool {
+        let schema = keyed_schema(&self.request.schema);
+        Spool::new(schema, &self.request.budget, threshold, &self.space, self.settings.spill_buckets, route)
+    }
+
+    /// Everything fits in memory.
+    async fn upsert_all(&self, batches: Vec<RecordBatch>, seen: &Ingested, staged: &mut Staged) -> Result<(), Error> {
+        let sorted = self.sort(batches, &seen.partitions, staged).await?;
+        staged.files = self.insert_batches(&sorted.rows.batches, &sorted.new).await?;
+        let Sorted { rows, by_slice, .. } = sorted;
+        self.rewrite(&rows, by_slice.into_keys(), staged).await
+    }
+
+    /// Rows are in parts by key. Each part is tagged alone; what it has for a stored slice waits in a second spool
+    /// that is divided by slice, and its new rows in one that is divided by partition.
+    async fn upsert_parts(&self, parts: Vec<Part>, seen: &Ingested, staged: &mut Staged) -> Result<(), Error> {
+        let threshold = self.request.budget.limit() * self.settings.memory_percent / 400;
+        let mut updates = self.spool(BY_IDENTITY, threshold);
+        let mut inserts = self.spool(BY_PARTITION, threshold);
+        for part in parts.into_iter().filter(|part| part.rows() > 0) {
+            let mut held = self.request.budget.reservation("one part of the batch");
+            let sorted = self.sort(part.load(&mut held)?, &seen.partitions, staged).await?;
+            let touched: BTreeSet<u32> = sorted.by_slice.values().flatten().copied().collect();
+            let changed: Vec<RowAt> = touched.iter().map(|winner| sorted.rows.winners[*winner as usize]).collect();
+            for (rows, spool) in [(&changed, &mut updates), (&sorted.new, &mut inserts)] {
+                for chunk in rows.chunks(self.settings.batch_rows) {
+                    spool.push(gather(&sorted.rows.batches, chunk)?)?;
+                }
+            }
+        }
+        staged.files = match inserts.finish()? {
+            Spooled::Memory(batches, _held) => {
+                let rows = all_rows(&batches);
+                self.insert_batches(&Arc::new(batches), &rows).await?
+            }
+            Spooled::Parts(parts) => self.insert_parts(parts).await?,
+        };
+        self.rewrite_spooled(updates.finish()?, seen, staged).await
+    }
+
+    /// Updates of a batch that did not fit: as many slices at a time as their updates fit in memory.
+    async fn rewrite_spooled(&self, updates: Spooled, seen: &Ingested, staged: &mut Staged) -> Result<(), Error> {
+        let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.schema))?;
+        match updates {
+            Spooled::Memory(batches, _held) => {
+                let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
+                let by_slice = self.by_slice(&rows, &seen.partitions).await?;
+                self.rewrite(&rows, by_slice.into_keys(), staged).await
+            }
+            Spooled::Parts(parts) => {
+                for (number, slice) in self.slices_in(&seen.partitions) {
+                    let rows = Arc::new(self.updates_of(&slice, &parts, rule.as_ref()).await?);
+                    if !rows.winners.is_empty() {
+                        self.rewrite(&rows, [number], staged).await?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The waiting updates whose keys one slice holds. A slice is bounded by the size of a base file, and so are its
+    /// updates.
+    async fn updates_of(
+        &self,
+        slice: &TargetSlice,
+        parts: &[Part],
+        rule: Option<&OrderingRule>,
+    ) -> Result<KeyedRows, Error> {
+        let mut kept = Vec::new();
+        for part in parts.iter().filter(|part| part.rows() > 0) {
+            let mut held = self.request.budget.reservation("one part of the updates");
+            let rows = Arc::new(KeyedRows::combine(part.load(&mut held)?, rule)?);
+            let tags = tag(&self.context, &[(0, slice.clone())], &rows, 1).await?;
+            let picked: Vec<RowAt> =
+                rows.winners.iter().zip(&tags.slices_of).filter(|(_, of)| !of.is_empty()).map(|(at, _)| *at).collect();
+            for chunk in picked.chunks(self.settings.batch_rows) {
+                kept.push(gather(&rows.batches, chunk)?);
+            }
+        }
+        KeyedRows::combine(kept, rule)
+    }
+
+    async fn sort(
+        &self,
+        batches: Vec<RecordBatch>,
+        partitions: &BTreeSet<String>,
+        staged: &mut Staged,
+    ) -> Result<Sorted, Error> {
+        let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.schema))?;
+        let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
+        staged.rows_combined += rows.combined;
+        let by_slice = self.by_slice(&rows, partitions).await?;
+        let mut known = vec![false; rows.winners.len()];
+        for winner in by_slice.values().flatten() {
+            known[*winner as usize] = true;
+        }
+        let new = rows.winners.iter().zip(&known).filter(|(_, known)| !**known).map(|(at, _)| *at).collect();
+        Ok(Sorted { rows, new, by_slice })
+    }
+
+    async fn by_slice(
+        &self,
+        rows: &Arc<KeyedRows>,
+        partitions: &BTreeSet<String>,
+    ) -> Result<BTreeMap<u32, Vec<u32>>, Error> {
+        let slices = self.slices_in(partitions);
+        let tags = tag(&self.context, &slices, rows, self.settings.parallelism).await?;
+        let mut by_slice: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (winner, slices) in tags.slices_of.iter().enumerate() {
+            for slice in slices {
+                by_slice.entry(*slice).or_default().push(winner as u32);
+            }
+        }
+        Ok(by_slice)
+    }
+
+    /// Pinned slices of the partitions that have incoming rows.
+    fn slices_in(&self, partitions: &BTreeSet<String>) -> Vec<(u32, TargetSlice)> {
+        let slices = self.request.slices.iter().enumerate();
+        let touched = slices.filter(|(_, slice)| partitions.contains(&slice.partition));
+        touched.map(|(number, slice)| (number as u32, slice.clone())).collect()
+    }
+
+    async fn rewrite(
+        &self,
+        rows: &Arc<KeyedRows>,
+        slices: impl IntoIterator<Item = u32>,
+        staged: &mut Staged,
+    ) -> Result<(), Error> {
+        let jobs = slices.into_iter().map(|number| {
+            let (context, rows) = (Arc::clone(&self.context), Arc::clone(rows));
+            let (slice, task) = (self.request.slices[number as usize].clone(), self.next_task());
+            async move { rewrite_group(&context, &slice, &rows, task).await }
+        });
+        let done: Vec<Rewritten> = run_jobs(jobs, self.settings.parallelism).await?;
+        for rewritten in done {
+            staged.rows_outdated += rewritten.outdated;
+            staged.files.extend(rewritten.file);
+        }
+        Ok(())
+    }
+
+    /// New file groups for rows in memory.
+    async fn insert_batches(&self, batches: &Arc<Vec<RecordBatch>>, rows: &[RowAt]) -> Result<Vec<StagedFile>, Error> {
+        let per_file = self.rows_per_file(batches);
+        let mut by_partition: BTreeMap<&str, Vec<RowAt>> = BTreeMap::new();
+        for at in rows {
+            let partition = text(&batches[at.batch as usize], PARTITION).value(at.row as usize);
+            by_partition.entry(partition).or_default().push(*at);
+        }
+        let mut groups = Vec::new();
+        for (partition, rows) in by_partition {
+            groups.extend(rows.chunks(per_file).map(|rows| NewGroup {
+                batches: Arc::clone(batches),
+                rows: rows.to_vec(),
+                partition: partition.to_string(),
+                file_id: self.new_file_id(),
+                task: self.next_task(),
+            }));
+        }
+        let jobs = groups.into_iter().map(|group| {
+            let context = Arc::clone(&self.context);
+            async move { write_group(&context, group).await }
+        });
+        run_jobs(jobs, self.settings.parallelism).await
+    }
+
+    /// New file groups for rows on disk, which are divided by partition: a bounded chunk at a time.
+    async fn insert_parts(&self, parts: Vec<Part>) -> Result<Vec<StagedFile>, Error> {
+        let chunk_bytes = self.request.budget.limit() * self.settings.memory_percent / 100;
+        let mut files = Vec::new();
+        for part in parts.into_iter().filter(|part| part.rows() > 0) {
+            let mut held = self.request.budget.reservation("one part of the new rows");
+            let mut chunk = Vec::new();
+            for batch in part.read()? {
+                let batch = batch?;
+                held.try_grow(crate::spool::batch_bytes(&batch))?;
+                chunk.push(batch);
+                if held.held() >= chunk_bytes {
+                    files.extend(self.insert_chunk(std::mem::take(&mut chunk)).await?);
+                    held.shrink(held.held());
+                }
+            }
+            files.extend(self.insert_chunk(chunk).await?);
+        }
+        Ok(files)
+    }
+
+    async fn insert_chunk(&self, chunk: Vec<RecordBatch>) -> Result<Vec<StagedFile>, Error> {
+        let rows = all_rows(&chunk);
+        self.insert_batches(&Arc::new(chunk), &rows).await
+    }
+
+    fn rows_per_file(&self, batches: &[RecordBatch]) -> usize {
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let bytes: usize = batches.iter().map(crate::spool::batch_bytes).sum();
+        let per_row = (bytes / rows.max(1)).max(1);
+        (self.settings.bytes_per_file / per_row).clamp(1, self.settings.rows_per_file)
+    }
+
+    fn next_task(&self) -> usize {
+        self.tasks.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn new_file_id(&self) -> String {
+        let random = uuid::Builder::from_random_bytes(self.entropy.next_u128().to_be_bytes()).into_uuid();
+        format!("{random}-0")
+    }
+}
+
+fn all_rows(batches: &[RecordBatch]) -> Vec<RowAt> {
+    let rows = |(batch, rows): (usize, &RecordBatch)| {
+        (0..rows.num_rows() as u32).map(move |row| RowAt { batch: batch as u32, row })
+    };
+    batches.iter().enumerate().flat_map(rows).collect()
+}
+
+fn gather(batches: &[RecordBatch], rows: &[RowAt]) -> Result<RecordBatch, Error> {
+    let sources: Vec<&RecordBatch> = batches.iter().collect();
+    let picks: Vec<(usize, usize)> = rows.iter().map(|at| (at.batch as usize, at.row as usize)).collect();
+    arrow::compute::interleave_record_batch(&sources, &picks).map_err(crate::ingest::internal)
+}

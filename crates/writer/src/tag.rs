@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which stored slice holds the key of an incoming row.
+//!
+//! Only the key column of slices in touched partitions is read, and only against the slices that were pinned.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
+use futures::{Stream, StreamExt, TryStreamExt};
+use tributary_api::writer::{Error, TargetSlice};
+
+use crate::combine::KeyedRows;
+use crate::files::{FileContext, hudi_error};
+use crate::parallel::run_jobs;
+
+/// Rows of a stored slice.
+pub(crate) type StoredRows = Pin<Box<dyn Stream<Item = Result<RecordBatch, Error>> + Send>>;
+
+/// For each winner, the slices that hold its key; empty: the key is new.
+///
+/// A key is in more than one slice only where inserts put it there twice; then every copy is updated.
+pub(crate) struct Tags {
+    pub(crate) slices_of: Vec<Vec<u32>>,
+}
+
+/// Reads the whole rows of a slice, in the schema that files are written in.
+pub(crate) async fn open_slice(context: &FileContext, slice: &TargetSlice) -> Result<StoredRows, Error> {
+    open(context, slice, &context.file_schema).await
+}
+
+async fn open(context: &FileContext, slice: &TargetSlice, schema: &Arc<Schema>) -> Result<StoredRows, Error> {
+    let url = context.storage.url().to_string();
+    let rows = tributary_hudi::scan_file(&context.storage, &slice.path, slice.bytes, Arc::clone(schema), context.batch_rows)
+        .await
+        .map_err(|e| hudi_error(context, e))?;
+    Ok(Box::pin(rows.map_err(move |e| crate::files::role_error(&url, e))))
+}
+
+/// Looks every stored key of `slices` up among the incoming rows.
+pub(crate) async fn tag(
+    context: &Arc<FileContext>,
+    slices: &[(u32, TargetSlice)],
+    rows: &Arc<KeyedRows>,
+    parallelism: usize,
+) -> Result<Tags, Error> {
+    let searches = slices.iter().map(|(number, slice)| {
+        let (number, slice, context, rows) = (*number, slice.clone(), Arc::clone(context), Arc::clone(rows));
+        async move { Ok((number, search(&context, &slice, &rows).await?)) }
+    });
+    let mut tags = Tags { slices_of: vec![Vec::new(); rows.winners.len()] };
+    for (slice, found) in run_jobs(searches, parallelism).await? {
+        for winner in found {
+            let known = &mut tags.slices_of[winner as usize];
+            if !known.contains(&slice) {
+                known.push(slice);
+            }
+        }
+    }
+    Ok(tags)
+}
+
+async fn search(context: &FileContext, slice: &TargetSlice, rows: &KeyedRows) -> Result<Vec<u32>, Error> {
+    let schema = Arc::new(Schema::new(vec![Field::new("_hoodie_record_key", DataType::Utf8, true)]));
+    let mut stored = open(context, slice, &schema).await?;
+    let mut found = Vec::new();
+    while let Some(batch) = stored.next().await {
+        let batch = batch?;
+        let keys = batch.column(0).as_string::<i32>();
+        for row in 0..keys.len() {
+            if keys.is_null(row) {
+                continue;
+            }
+            if let Some(winner) = rows.find(&slice.partition, keys.value(row)) {
+                found.push(winner as u32);
+            }
+        }
+    }
+    Ok(found)
+}
