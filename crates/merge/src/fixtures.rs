@@ -251,6 +251,7 @@ pub(crate) fn limits(memory: usize) -> MergeLimits {
 
 pub(crate) fn stage_request(schema: SchemaRef, budget: MemoryBudget) -> StageRequest {
     StageRequest {
+        table_schema: Arc::clone(&schema),
         url: "/target".to_string(),
         instant: "20250606182826197".parse().unwrap(),
         attempt: 0,
