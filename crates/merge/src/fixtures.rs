@@ -152,7 +152,7 @@ impl Bench {
             timeline: Arc::default(),
             writer: Arc::default(),
             sources: Vec::new(),
-            limits: limits(64 << 20),
+            limits: limits(1 << 30),
             settings: Settings::default(),
             split_bytes: 1,
         }

@@ -8,6 +8,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan, Tokenizer, Whitespace};
 use tributary_api::merge::Error;
 
+use crate::arguments;
 use crate::casing::Casing;
 use crate::dialect::SqlDialect;
 use crate::error::sql_error;
@@ -158,9 +159,14 @@ fn parse_statement(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Stat
     let mut parser = Parser::new(&SqlDialect)
         .with_recursion_limit(settings.max_nesting)
         .with_tokens_with_locations(tokens.to_vec());
-    let statement = parser.parse_statement().map_err(|error| from_parser(&error, settings))?;
+    let mut statement = parser.parse_statement().map_err(|error| from_parser(&error, settings))?;
     let next = parser.peek_token();
     if next.token == Token::EOF {
+        match &mut statement {
+            Statement::Query(query) => arguments::narrow(query),
+            Statement::CreateView(view) => arguments::narrow(&mut view.query),
+            _ => {}
+        }
         return Ok(statement);
     }
     let message = format!("unexpected `{}` after the end of the statement", next.token);

@@ -80,7 +80,6 @@ async fn what_only_computes_is_allowed() {
         "SELECT id, SUM(amount) OVER (PARTITION BY name ORDER BY id) AS total FROM <SRC>",
         "SELECT name, COUNT(*) AS c FROM <SRC> GROUP BY name HAVING COUNT(*) > 0",
         "SELECT id, CASE WHEN amount > 5 THEN 'big' ELSE 'small' END AS size FROM <SRC> ORDER BY id LIMIT 10",
-        "SELECT x.id FROM <SRC> x, LATERAL (SELECT x.id AS y) z",
         "SELECT id, element FROM <SRC> CROSS JOIN UNNEST(ARRAY(1, 2)) AS u(element)",
     ] {
         if let Err(error) = bench.check(sql).await {
