@@ -13,9 +13,7 @@ use datafusion::common::{DFSchema, TableReference, plan_err};
 use datafusion::error::Result;
 use datafusion::execution::SessionState;
 use datafusion::functions::core::expr_fn::nullif;
-use datafusion::logical_expr::planner::{
-    ContextProvider, ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner,
-};
+use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
 use datafusion::logical_expr::{
     AggregateUDF, BinaryExpr, Expr, ExprSchemable, HigherOrderUDF, LogicalPlan, Operator, ScalarUDF, TableSource,
     WindowUDF, cast, lit,
@@ -119,7 +117,11 @@ impl TypePlanner for SparkTypes {
             SqlType::Timestamp(_, _) => Some(ZONE.into()),
             _ => return Ok(None),
         };
-        Ok(Some(Arc::new(Field::new("", DataType::Timestamp(TimeUnit::Microsecond, zone), true))))
+        Ok(Some(Arc::new(Field::new(
+            "",
+            DataType::Timestamp(TimeUnit::Microsecond, zone),
+            true,
+        ))))
     }
 }
 

@@ -2,14 +2,15 @@
 //! The role itself: bind, check, run.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryPool;
 use futures::StreamExt;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, MergeSource, Merged};
 use tributary_api::timeline::{Relation, Timeline};
 use tributary_api::writer::{StageRequest, Writer};
@@ -26,6 +27,9 @@ use crate::output;
 use crate::placeholders::{Reference, View, bind, usage};
 use crate::script;
 use crate::settings::Settings;
+
+/// How long a query that was given up may take to give its memory back before the next attempt starts regardless.
+const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// What runs where a pipeline has no SQL.
 const PASS_THROUGH: &str = "SELECT * FROM <SRC>";
@@ -51,7 +55,13 @@ struct Started {
 impl Service {
     /// The role, reading through `timeline` and handing its rows to `writer`.
     pub fn new(timeline: Arc<dyn Timeline>, writer: Arc<dyn Writer>, settings: Settings) -> Self {
-        Service { timeline, writer, clock: Arc::new(SystemClock), functions: Functions::reviewed(), settings }
+        Service {
+            timeline,
+            writer,
+            clock: Arc::new(SystemClock),
+            functions: Functions::reviewed(),
+            settings,
+        }
     }
 
     /// The same with another clock, which is what `now()` reads: once for a batch.
@@ -65,7 +75,12 @@ impl Service {
     }
 
     async fn run_within(&self, request: MergeRequest) -> Result<(Merged, u64), Error> {
-        let MergeRequest { sql, sources, stage, limits } = request;
+        let MergeRequest {
+            sql,
+            sources,
+            stage,
+            limits,
+        } = request;
         let names: Vec<SourceName> = sources.iter().map(|source| source.source.clone()).collect();
         let schemas: Vec<_> = sources.iter().map(|source| source.schema.as_ref()).collect();
         let (bound, casing) = (bind(text_of(sql.as_deref(), &names)?, &names)?, Casing::of(schemas));
@@ -89,12 +104,23 @@ impl Service {
         }
         let build_bytes = estimate_build_bytes(attempt.physical());
         if choose(build_bytes, attempt.pool.share()) == Joins::SortMerge {
-            info!(build_bytes, share = attempt.pool.share(), "hash joins would not fit, joining by sort and merge");
+            info!(
+                build_bytes,
+                share = attempt.pool.share(),
+                "hash joins would not fit, joining by sort and merge"
+            );
             metrics::sort_merge_chosen(SortMergeCause::Estimate);
             attempt = self.plan(job, Joins::SortMerge).await?;
         }
         let error = match first_rows(&attempt).await {
-            Ok((first, query)) => return Ok(Started { attempt, first, query, spilled_before: 0 }),
+            Ok((first, query)) => {
+                return Ok(Started {
+                    attempt,
+                    first,
+                    query,
+                    spilled_before: 0,
+                });
+            }
             Err(error) => error,
         };
         let failure = Failure {
@@ -107,19 +133,40 @@ impl Service {
         if !should_sort_merge(&failure) || !has_hash_join(attempt.physical()) {
             return Err(classified);
         }
-        info!(share = attempt.pool.share(), "hash joins did not fit, joining by sort and merge");
+        info!(
+            share = attempt.pool.share(),
+            "hash joins did not fit, joining by sort and merge"
+        );
         metrics::sort_merge_chosen(SortMergeCause::Memory);
-        attempt.pool.wait_until_empty().await;
         let spilled_before = attempt.spilled_bytes();
+        let pool = Arc::clone(&attempt.pool);
+        // The plan keeps the hash tables that did fit.
+        drop(attempt);
+        if tokio::time::timeout(RELEASE_TIME, pool.wait_until_empty())
+            .await
+            .is_err()
+        {
+            warn!(bytes = pool.reserved(), "a query that was given up still holds memory");
+        }
         let attempt = self.plan(job, Joins::SortMerge).await?;
         match first_rows(&attempt).await {
-            Ok((first, query)) => Ok(Started { attempt, first, query, spilled_before }),
+            Ok((first, query)) => Ok(Started {
+                attempt,
+                first,
+                query,
+                spilled_before,
+            }),
             Err(error) => Err(from_execution(&error, attempt.pool.share(), job.limits.spill_bytes)),
         }
     }
 
     async fn stage(&self, job: &Job, started: Started, request: StageRequest) -> Result<(Merged, u64), Error> {
-        let Started { attempt, first, query, spilled_before } = started;
+        let Started {
+            attempt,
+            first,
+            query,
+            spilled_before,
+        } = started;
         let limits = StreamLimits {
             max_rows: self.settings.max_rows,
             share: attempt.pool.share(),
@@ -138,7 +185,14 @@ impl Service {
         let rows_read = job.sources.iter().cloned().zip(attempt.rows_read()).collect();
         let spilled_bytes = spilled_before + attempt.spilled_bytes();
         debug!(rows = progress.rows(), spilled_bytes, "merge staged");
-        Ok((Merged { staged, rows_read, spilled_bytes }, progress.rows()))
+        Ok((
+            Merged {
+                staged,
+                rows_read,
+                spilled_bytes,
+            },
+            progress.rows(),
+        ))
     }
 }
 
@@ -162,7 +216,13 @@ impl Merge for Service {
         let casing = Casing::of(sources.iter().map(|(_, schema)| schema.as_ref()));
         let relations = bound.references.into_iter().map(|reference| {
             let schema = Arc::clone(&sources[reference.source].1);
-            Named { reference, relation: Relation { schema, splits: Vec::new() } }
+            Named {
+                reference,
+                relation: Relation {
+                    schema,
+                    splits: Vec::new(),
+                },
+            }
         });
         let job = Job {
             script: script::parse(&bound.text, casing, &self.settings)?,
@@ -173,7 +233,11 @@ impl Merge for Service {
         };
         let attempt = self.plan(&job, Joins::Hash).await?;
         let (logical_plan, physical_plan) = attempt.describe();
-        Ok(Checked { schema: attempt.schema, logical_plan, physical_plan })
+        Ok(Checked {
+            schema: attempt.schema,
+            logical_plan,
+            physical_plan,
+        })
     }
 
     async fn run(&self, request: MergeRequest) -> Result<Merged, Error> {
@@ -198,7 +262,10 @@ fn text_of<'a>(sql: Option<&'a str>, sources: &[SourceName]) -> Result<&'a str, 
         None if sources.len() == 1 => Ok(PASS_THROUGH),
         None => Err(sql_error(
             None,
-            format!("there is none, and {} sources: only the rows of a single source can pass through", sources.len()),
+            format!(
+                "there is none, and {} sources: only the rows of a single source can pass through",
+                sources.len()
+            ),
         )),
     }
 }
@@ -214,10 +281,16 @@ fn pinned(references: Vec<Reference>, sources: &[MergeSource]) -> Result<Vec<Nam
             View::AtBegin => &source.at_begin,
         };
         let Some(relation) = relation.clone() else {
-            return Err(internal(format!("`<{}>` is named by the SQL, but was not planned", reference.table)));
+            return Err(internal(format!(
+                "`<{}>` is named by the SQL, but was not planned",
+                reference.table
+            )));
         };
         if let Some(difference) = output::difference(&relation.schema, &source.schema) {
-            let message = format!("`<{}>` was pinned with another schema than planned: {difference}", reference.table);
+            let message = format!(
+                "`<{}>` was pinned with another schema than planned: {difference}",
+                reference.table
+            );
             return Err(internal(message));
         }
         relations.push(Named { reference, relation });
@@ -226,9 +299,7 @@ fn pinned(references: Vec<Reference>, sources: &[MergeSource]) -> Result<Vec<Nam
 }
 
 /// Starts an attempt and waits for its first rows: until then nothing is handed over, and it can be given up.
-async fn first_rows(
-    attempt: &Attempt,
-) -> Result<(Option<RecordBatch>, SendableRecordBatchStream), DataFusionError> {
+async fn first_rows(attempt: &Attempt) -> Result<(Option<RecordBatch>, SendableRecordBatchStream), DataFusionError> {
     let mut query = attempt.start()?;
     loop {
         match query.next().await {
