@@ -50,10 +50,7 @@ fn rename(function: &mut Function) {
     };
     let renamed = RENAMED.iter().find(|(known, _)| name.value.eq_ignore_ascii_case(known));
     if let Some((_, engine)) = renamed {
-        *name = Ident {
-            value: engine.to_string(),
-            ..name.clone()
-        };
+        *name = Ident { value: engine.to_string(), ..name.clone() };
     }
 }
 
@@ -72,11 +69,5 @@ fn narrow(function: &mut Function) {
         return;
     }
     let expr = Box::new(argument.clone());
-    *argument = Expr::Cast {
-        kind: CastKind::Cast,
-        expr,
-        data_type: DataType::Int(None),
-        array: false,
-        format: None,
-    };
+    *argument = Expr::Cast { kind: CastKind::Cast, expr, data_type: DataType::Int(None), array: false, format: None };
 }

@@ -86,10 +86,7 @@ mod tests {
     use crate::dialect::SqlDialect;
 
     fn applied(columns: &[&str], sql: &str) -> String {
-        let fields: Vec<Field> = columns
-            .iter()
-            .map(|name| Field::new(*name, DataType::Int64, true))
-            .collect();
+        let fields: Vec<Field> = columns.iter().map(|name| Field::new(*name, DataType::Int64, true)).collect();
         let mut tokens = Tokenizer::new(&SqlDialect, sql).tokenize_with_location().unwrap();
         Casing::of([&Schema::new(fields)]).apply(&mut tokens);
         tokens.iter().map(|token| token.token.to_string()).collect()
@@ -98,10 +95,7 @@ mod tests {
     #[test]
     fn words_are_written_as_the_columns_are_and_else_as_first_seen() {
         assert_eq!(
-            applied(
-                &["orderId"],
-                "select ORDERID as Total, total from T t where orderid > 1"
-            ),
+            applied(&["orderId"], "select ORDERID as Total, total from T t where orderid > 1"),
             "select orderId as Total, Total from T T where orderId > 1"
         );
     }

@@ -59,10 +59,7 @@ fn fit(share: usize, joins: Joins, parallelism: usize, batch_rows: usize) -> Sha
         Joins::SortMerge => affordable.max(2),
     };
     let affordable_rows = share / partitions / MEMORY_PER_BATCH_ROW;
-    Shape {
-        partitions,
-        batch_rows: affordable_rows.clamp(SMALLEST_BATCH.min(batch_rows), batch_rows),
-    }
+    Shape { partitions, batch_rows: affordable_rows.clamp(SMALLEST_BATCH.min(batch_rows), batch_rows) }
 }
 
 /// A relation that the SQL names, with its pinned content.
@@ -110,10 +107,7 @@ pub(crate) async fn plan(
     for view in &job.script.views {
         let is_relation = job.relations.iter().any(|named| named.reference.table == view.name);
         if is_relation {
-            return Err(sql_error(
-                view.place,
-                format!("view `{}` has the name of a relation", view.name),
-            ));
+            return Err(sql_error(view.place, format!("view `{}` has the name of a relation", view.name)));
         }
         sandbox::check_query(&view.query, tables.keys(), functions)?;
         let planned = plan_query(&state, &tables, &view.query).map_err(|error| from_planning(&error))?;
@@ -127,20 +121,9 @@ pub(crate) async fn plan(
     sandbox::check_plan(&planned, settings)?;
     let (normalised, schema) = output::normalise(planned)?;
     let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
-    let physical = state
-        .query_planner()
-        .create_physical_plan(&logical, &state)
-        .await
-        .map_err(|error| from_planning(&error))?;
-    Ok(Attempt {
-        schema,
-        pool,
-        joins,
-        logical,
-        physical,
-        state,
-        rows_read,
-    })
+    let physical =
+        state.query_planner().create_physical_plan(&logical, &state).await.map_err(|error| from_planning(&error))?;
+    Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
 }
 
 impl Attempt {
@@ -155,10 +138,7 @@ impl Attempt {
 
     /// The plans, for people.
     pub(crate) fn describe(&self) -> (String, String) {
-        (
-            self.logical.display_indent().to_string(),
-            displayable(self.physical.as_ref()).indent(false).to_string(),
-        )
+        (self.logical.display_indent().to_string(), displayable(self.physical.as_ref()).indent(false).to_string())
     }
 
     /// Rows read of each source so far, in pipeline order.
@@ -174,9 +154,7 @@ impl Attempt {
 
 fn spilled_bytes(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let own = plan.metrics().and_then(|metrics| metrics.spilled_bytes()).unwrap_or(0);
-    plan.children()
-        .into_iter()
-        .fold(own as u64, |sum, child| sum + spilled_bytes(child))
+    plan.children().into_iter().fold(own as u64, |sum, child| sum + spilled_bytes(child))
 }
 
 fn relations(
@@ -213,9 +191,7 @@ fn session(
         Some(directory) => DiskManagerMode::Directories(vec![directory.clone()]),
         None => DiskManagerMode::OsTmpDirectory,
     };
-    let disk = DiskManagerBuilder::default()
-        .with_mode(mode)
-        .with_max_temp_directory_size(job.limits.spill_bytes);
+    let disk = DiskManagerBuilder::default().with_mode(mode).with_max_temp_directory_size(job.limits.spill_bytes);
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::clone(pool) as _)
         .with_disk_manager_builder(disk)
@@ -223,10 +199,7 @@ fn session(
         .map_err(|error| internal(format!("no temporary directory for the query: {error}")))?;
     let mut planners: Vec<Arc<_>> = vec![Arc::new(SparkDivision) as _, Arc::new(SparkFunctionPlanner) as _];
     planners.extend(SessionStateDefaults::default_expr_planners());
-    let builder = SessionStateBuilder::new()
-        .with_config(config)
-        .with_runtime_env(runtime)
-        .with_expr_planners(planners);
+    let builder = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_expr_planners(planners);
     let mut state = functions.register(builder).build();
     state.mark_start_execution();
     let now = timestamp_ms_to_datetime(job.now_millis).map(|now| now.and_utc());
@@ -255,54 +228,21 @@ mod tests {
 
     #[test]
     fn with_enough_memory_a_query_gets_all_it_asks_for() {
-        let shape = Shape {
-            partitions: 8,
-            batch_rows: 8192,
-        };
+        let shape = Shape { partitions: 8, batch_rows: 8192 };
         assert_eq!(fit(8 << 30, Joins::Hash, 8, 8192), shape);
         assert_eq!(fit(8 << 30, Joins::SortMerge, 8, 8192), shape);
     }
 
     #[test]
     fn with_little_memory_it_runs_in_fewer_partitions_and_smaller_batches() {
-        assert_eq!(
-            fit(38 << 20, Joins::Hash, 8, 8192),
-            Shape {
-                partitions: 2,
-                batch_rows: 2432
-            }
-        );
-        assert_eq!(
-            fit(5 << 20, Joins::Hash, 8, 8192),
-            Shape {
-                partitions: 1,
-                batch_rows: 640
-            }
-        );
-        assert_eq!(
-            fit(0, Joins::Hash, 0, 8192),
-            Shape {
-                partitions: 1,
-                batch_rows: 128
-            }
-        );
-        assert_eq!(
-            fit(0, Joins::Hash, 1, 16),
-            Shape {
-                partitions: 1,
-                batch_rows: 16
-            }
-        );
+        assert_eq!(fit(38 << 20, Joins::Hash, 8, 8192), Shape { partitions: 2, batch_rows: 2432 });
+        assert_eq!(fit(5 << 20, Joins::Hash, 8, 8192), Shape { partitions: 1, batch_rows: 640 });
+        assert_eq!(fit(0, Joins::Hash, 0, 8192), Shape { partitions: 1, batch_rows: 128 });
+        assert_eq!(fit(0, Joins::Hash, 1, 16), Shape { partitions: 1, batch_rows: 16 });
     }
 
     #[test]
     fn a_sort_merge_join_needs_two_partitions() {
-        assert_eq!(
-            fit(5 << 20, Joins::SortMerge, 1, 8192),
-            Shape {
-                partitions: 2,
-                batch_rows: 320
-            }
-        );
+        assert_eq!(fit(5 << 20, Joins::SortMerge, 1, 8192), Shape { partitions: 2, batch_rows: 320 });
     }
 }

@@ -18,19 +18,12 @@ const LISTED: usize = 40;
 
 /// The SQL is wrong at `place`.
 pub(crate) fn sql_error(place: Option<Place>, message: impl Into<String>) -> Error {
-    Error::Sql {
-        at: place.map(Place::at).unwrap_or_default(),
-        message: message.into(),
-    }
+    Error::Sql { at: place.map(Place::at).unwrap_or_default(), message: message.into() }
 }
 
 /// A failure that is nobody's input: a bug, here or in the engine.
 pub(crate) fn internal(message: impl Into<String>) -> Error {
-    Error::Other {
-        code: Code::Internal,
-        retry: Retry::Never,
-        message: message.into(),
-    }
+    Error::Other { code: Code::Internal, retry: Retry::Never, message: message.into() }
 }
 
 /// A failure while planning a query.
@@ -75,9 +68,7 @@ pub(crate) fn from_execution(error: &DataFusionError, share: usize, spill_bytes:
     for link in &chain {
         match link {
             DataFusionError::ResourcesExhausted(message) => {
-                return Error::Memory {
-                    detail: format!("{message} (the query's share is {share} bytes)"),
-                };
+                return Error::Memory { detail: format!("{message} (the query's share is {share} bytes)") };
             }
             DataFusionError::IoError(io) => {
                 return Error::Other {
@@ -97,16 +88,12 @@ pub(crate) fn from_execution(error: &DataFusionError, share: usize, spill_bytes:
         Some(root) => root.strip_backtrace(),
         None => error.strip_backtrace(),
     };
-    Error::Execution {
-        message: readable(&message),
-    }
+    Error::Execution { message: readable(&message) }
 }
 
 /// Whether the engine ran out of memory, however deep it says so.
 pub(crate) fn is_out_of_memory(error: &DataFusionError) -> bool {
-    engine_chain(error)
-        .iter()
-        .any(|link| matches!(link, DataFusionError::ResourcesExhausted(_)))
+    engine_chain(error).iter().any(|link| matches!(link, DataFusionError::ResourcesExhausted(_)))
 }
 
 /// The same failure as the writer sees it: code, advice and reason of `error`, and its text.
@@ -159,34 +146,22 @@ fn whole_chain(error: &DataFusionError) -> Vec<&(dyn StdError + 'static)> {
 
 /// The engine's own errors among them.
 fn engine_chain(error: &DataFusionError) -> Vec<&DataFusionError> {
-    whole_chain(error)
-        .into_iter()
-        .filter_map(|link| link.downcast_ref::<DataFusionError>())
-        .collect()
+    whole_chain(error).into_iter().filter_map(|link| link.downcast_ref::<DataFusionError>()).collect()
 }
 
 fn place_of(diagnostic: &Diagnostic) -> Option<Place> {
     let start = diagnostic.span?.start;
-    (start.line > 0).then_some(Place {
-        line: start.line,
-        column: start.column,
-    })
+    (start.line > 0).then_some(Place { line: start.line, column: start.column })
 }
 
 fn describe_schema_error(error: &SchemaError, diagnostic: Option<&Diagnostic>) -> (Option<Place>, String) {
     match error {
         SchemaError::FieldNotFound { field, valid_fields } => {
-            let place = field.spans().first().map(|span| Place {
-                line: span.start.line,
-                column: span.start.column,
-            });
+            let place = field.spans().first().map(|span| Place { line: span.start.line, column: span.start.column });
             (place, describe_missing_column(field, valid_fields))
         }
         SchemaError::AmbiguousReference { field } => {
-            let place = field.spans().first().map(|span| Place {
-                line: span.start.line,
-                column: span.start.column,
-            });
+            let place = field.spans().first().map(|span| Place { line: span.start.line, column: span.start.column });
             // The candidates are in the notes only: `possible column t.id`.
             let candidates: Vec<&str> = diagnostic
                 .into_iter()
@@ -199,10 +174,7 @@ fn describe_schema_error(error: &SchemaError, diagnostic: Option<&Diagnostic>) -
             } else {
                 format!(": write one of {}", readable(&candidates.join(", ")))
             };
-            (
-                place,
-                format!("column `{name}` is ambiguous: more than one relation has it{choice}"),
-            )
+            (place, format!("column `{name}` is ambiguous: more than one relation has it{choice}"))
         }
         other => (None, readable(&other.to_string())),
     }
@@ -221,15 +193,10 @@ fn describe_missing_column(field: &Column, valid_fields: &[Column]) -> String {
             .and_then(|name| valid_fields.iter().position(|valid| valid.name() == name))
             .map(|position| full[position].as_str()),
     };
-    let hint = suggestion
-        .map(|name| format!("; did you mean `{name}`?"))
-        .unwrap_or(".".to_string());
+    let hint = suggestion.map(|name| format!("; did you mean `{name}`?")).unwrap_or(".".to_string());
     let listed: Vec<&str> = full.iter().take(LISTED).map(String::as_str).collect();
     let more = if full.len() > LISTED { ", …" } else { "" };
-    format!(
-        "column `{wanted}` does not exist{hint} There are: {}{more}",
-        listed.join(", ")
-    )
+    format!("column `{wanted}` does not exist{hint} There are: {}{more}", listed.join(", "))
 }
 
 /// A column as the user would write it: `<SRC:orders>.id`, `o.id`, `id`.
@@ -237,11 +204,7 @@ fn display_column(column: &Column) -> String {
     match &column.relation {
         Some(relation) => {
             let table = relation.table();
-            format!(
-                "{}.{}",
-                placeholder_of(table).unwrap_or_else(|| table.to_string()),
-                column.name()
-            )
+            format!("{}.{}", placeholder_of(table).unwrap_or_else(|| table.to_string()), column.name())
         }
         None => column.name().to_string(),
     }
@@ -275,10 +238,7 @@ mod tests {
     use super::*;
 
     fn row_error() -> RowError {
-        RowError::new(tributary_api::timeline::Error::FileGone {
-            url: "/t".to_string(),
-            file: "f".to_string(),
-        })
+        RowError::new(tributary_api::timeline::Error::FileGone { url: "/t".to_string(), file: "f".to_string() })
     }
 
     #[test]
@@ -286,40 +246,27 @@ mod tests {
         let wrapped = DataFusionError::Context(
             "outer".to_string(),
             Box::new(DataFusionError::Shared(Arc::new(DataFusionError::ArrowError(
-                Box::new(ArrowError::ExternalError(Box::new(DataFusionError::External(
-                    Box::new(row_error()),
-                )))),
+                Box::new(ArrowError::ExternalError(Box::new(DataFusionError::External(Box::new(row_error()))))),
                 None,
             )))),
         );
         for error in [from_execution(&wrapped, 1, 1), from_planning(&wrapped)] {
-            assert_eq!(
-                (error.code(), error.retry(), error.reason()),
-                (Code::Conflict, Retry::Rebase, "FILE_GONE")
-            );
+            assert_eq!((error.code(), error.retry(), error.reason()), (Code::Conflict, Retry::Rebase, "FILE_GONE"));
         }
     }
 
     #[test]
     fn the_writer_sees_the_same_classification() {
-        let memory = Error::Memory {
-            detail: "x".to_string(),
-        };
+        let memory = Error::Memory { detail: "x".to_string() };
         let seen = for_the_writer(&memory);
-        assert_eq!(
-            (seen.code(), seen.retry(), seen.reason()),
-            (memory.code(), memory.retry(), memory.reason())
-        );
+        assert_eq!((seen.code(), seen.retry(), seen.reason()), (memory.code(), memory.retry(), memory.reason()));
         let rows = for_the_writer(&Error::Rows(row_error()));
         assert_eq!(rows.reason(), "FILE_GONE");
     }
 
     #[test]
     fn internal_names_are_shown_as_placeholders() {
-        assert_eq!(
-            readable(r#"no "SRC:orders".id in "o" "#),
-            r#"no <SRC:orders>.id in "o" "#
-        );
+        assert_eq!(readable(r#"no "SRC:orders".id in "o" "#), r#"no <SRC:orders>.id in "o" "#);
         assert_eq!(readable(r#"a lone " stays"#), r#"a lone " stays"#);
     }
 }

@@ -47,17 +47,11 @@ impl MemoryTimeline {
 #[async_trait]
 impl Timeline for MemoryTimeline {
     async fn describe(&self, url: &str) -> Result<TableInfo, timeline::Error> {
-        Err(timeline::Error::NoTable {
-            url: url.to_string(),
-            what: "a test".to_string(),
-        })
+        Err(timeline::Error::NoTable { url: url.to_string(), what: "a test".to_string() })
     }
 
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, timeline::Error> {
-        Err(timeline::Error::NoTable {
-            url: request.url,
-            what: "a test".to_string(),
-        })
+        Err(timeline::Error::NoTable { url: request.url, what: "a test".to_string() })
     }
 
     async fn read(&self, request: ReadRequest) -> Result<RowStream, timeline::Error> {
@@ -65,10 +59,7 @@ impl Timeline for MemoryTimeline {
         let delay = *self.delay.lock().unwrap();
         tokio::time::sleep(delay).await;
         let path = request.split.path.clone();
-        let gone = timeline::Error::FileGone {
-            url: request.split.url.clone(),
-            file: path.clone(),
-        };
+        let gone = timeline::Error::FileGone { url: request.split.url.clone(), file: path.clone() };
         let lost = self.gone.lock().unwrap().contains(&path);
         let Some(batches) = self.files.lock().unwrap().get(&path).cloned() else {
             return Err(gone);
@@ -133,18 +124,14 @@ impl Writer for CollectingWriter {
             staged.rows_in += batch.num_rows() as u64;
             self.batches.lock().unwrap().push(batch);
             if full {
-                return Err(writer::Error::Spill {
-                    limit: request.spill_bytes,
-                });
+                return Err(writer::Error::Spill { limit: request.spill_bytes });
             }
             if give_up_after == Some(self.batches.lock().unwrap().len()) {
                 break;
             }
         }
         if full {
-            return Err(writer::Error::Spill {
-                limit: request.spill_bytes,
-            });
+            return Err(writer::Error::Spill { limit: request.spill_bytes });
         }
         Ok(staged)
     }
@@ -177,13 +164,7 @@ impl Bench {
     pub(crate) fn source(mut self, name: &str, schema: SchemaRef, splits: Vec<RecordBatch>) -> Self {
         let changed = self.relation(&format!("{name}/changed"), &schema, splits);
         let source = SourceName::new(name).unwrap();
-        self.sources.push(MergeSource {
-            source,
-            schema,
-            changed: Some(changed),
-            at_end: None,
-            at_begin: None,
-        });
+        self.sources.push(MergeSource { source, schema, changed: Some(changed), at_end: None, at_begin: None });
         self
     }
 
@@ -210,10 +191,7 @@ impl Bench {
                 instants: None,
             });
         }
-        Relation {
-            schema: Arc::clone(schema),
-            splits,
-        }
+        Relation { schema: Arc::clone(schema), splits }
     }
 
     pub(crate) fn service(&self) -> Service {
@@ -223,16 +201,8 @@ impl Bench {
     }
 
     pub(crate) async fn check(&self, sql: &str) -> Result<Checked, Error> {
-        let sources = self
-            .sources
-            .iter()
-            .map(|source| (source.source.clone(), Arc::clone(&source.schema)))
-            .collect();
-        let request = CheckRequest {
-            sql: Some(sql.to_string()),
-            sources,
-            limits: self.limits.clone(),
-        };
+        let sources = self.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect();
+        let request = CheckRequest { sql: Some(sql.to_string()), sources, limits: self.limits.clone() };
         self.service().check(request).await
     }
 
@@ -345,17 +315,18 @@ pub(crate) fn in_order(batches: &[RecordBatch]) -> Vec<String> {
     let mut rows = Vec::new();
     for batch in batches {
         for row in 0..batch.num_rows() {
-            let cells: Vec<String> = batch
-                .columns()
-                .iter()
-                .map(|column| {
-                    if column.is_null(row) {
-                        "null".to_string()
-                    } else {
-                        array_value_to_string(column, row).unwrap()
-                    }
-                })
-                .collect();
+            let cells: Vec<String> =
+                batch
+                    .columns()
+                    .iter()
+                    .map(|column| {
+                        if column.is_null(row) {
+                            "null".to_string()
+                        } else {
+                            array_value_to_string(column, row).unwrap()
+                        }
+                    })
+                    .collect();
             rows.push(cells.join("|"));
         }
     }

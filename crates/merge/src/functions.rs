@@ -23,15 +23,7 @@ const REVIEWED: &str = include_str!("functions.txt");
 /// Functions that people might look for, and why they are left out.
 const REFUSED: [(&[&str], &str); 5] = [
     (
-        &[
-            "random",
-            "rand",
-            "randn",
-            "uuid",
-            "shuffle",
-            "monotonically_increasing_id",
-            "spark_partition_id",
-        ],
+        &["random", "rand", "randn", "uuid", "shuffle", "monotonically_increasing_id", "spark_partition_id"],
         "it answers differently each time it runs, so a retried batch would deliver other rows",
     ),
     (
@@ -51,30 +43,12 @@ const REFUSED: [(&[&str], &str); 5] = [
         "it tells about the host or the session, not about the rows",
     ),
     (
-        &[
-            "reflect",
-            "java_method",
-            "try_reflect",
-            "sleep",
-            "pg_sleep",
-            "raise_error",
-            "assert_true",
-        ],
+        &["reflect", "java_method", "try_reflect", "sleep", "pg_sleep", "raise_error", "assert_true"],
         "it runs foreign code or has effects beside its answer",
     ),
+    (&["generate_series", "range", "sequence"], "it makes lists of any length, which no memory limit counts"),
     (
-        &["generate_series", "range", "sequence"],
-        "it makes lists of any length, which no memory limit counts",
-    ),
-    (
-        &[
-            "read_csv",
-            "read_json",
-            "read_parquet",
-            "read_files",
-            "read_avro",
-            "from_csv_file",
-        ],
+        &["read_csv", "read_json", "read_parquet", "read_files", "read_avro", "from_csv_file"],
         "it reads files; only the relations of the batch can be read",
     ),
 ];
@@ -96,29 +70,15 @@ impl Functions {
         let is_allowed = |name: &str| allowed.contains(name);
         let functions = Functions::registered();
         let scalar: Vec<_> = functions.scalar.into_iter().filter(|f| is_allowed(f.name())).collect();
-        let higher_order: Vec<_> = functions
-            .higher_order
-            .into_iter()
-            .filter(|f| is_allowed(f.name()))
-            .collect();
-        let aggregate: Vec<_> = functions
-            .aggregate
-            .into_iter()
-            .filter(|f| is_allowed(f.name()))
-            .collect();
+        let higher_order: Vec<_> = functions.higher_order.into_iter().filter(|f| is_allowed(f.name())).collect();
+        let aggregate: Vec<_> = functions.aggregate.into_iter().filter(|f| is_allowed(f.name())).collect();
         let window: Vec<_> = functions.window.into_iter().filter(|f| is_allowed(f.name())).collect();
         let mut names: HashSet<String> = PLANNED.iter().map(ToString::to_string).collect();
         names.extend(scalar.iter().flat_map(|f| with_aliases(f.name(), f.aliases())));
         names.extend(higher_order.iter().flat_map(|f| with_aliases(f.name(), f.aliases())));
         names.extend(aggregate.iter().flat_map(|f| with_aliases(f.name(), f.aliases())));
         names.extend(window.iter().flat_map(|f| with_aliases(f.name(), f.aliases())));
-        Functions {
-            scalar,
-            higher_order,
-            aggregate,
-            window,
-            names: Arc::new(names),
-        }
+        Functions { scalar, higher_order, aggregate, window, names: Arc::new(names) }
     }
 
     /// Everything that the engine and its Spark-compatible set bring.
@@ -158,18 +118,13 @@ impl Functions {
         }
         let mut known: Vec<&str> = self.names.iter().map(String::as_str).collect();
         known.sort_unstable();
-        let hint = nearest(&folded, known)
-            .map(|name| format!("; did you mean `{name}`?"))
-            .unwrap_or_default();
+        let hint = nearest(&folded, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         Some(format!("there is no function `{folded}`{hint}"))
     }
 }
 
 fn reviewed_names() -> impl Iterator<Item = &'static str> {
-    REVIEWED
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    REVIEWED.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 fn with_aliases(name: &str, aliases: &[String]) -> Vec<String> {
@@ -204,16 +159,8 @@ mod tests {
             .filter(|name| !reviewed.contains(name) && !refused.contains(name))
             .collect();
         unseen.sort_unstable();
-        assert_eq!(
-            unseen,
-            Vec::<&str>::new(),
-            "add each to functions.txt or to the refused ones"
-        );
-        let mut gone: Vec<&str> = reviewed
-            .iter()
-            .copied()
-            .filter(|name| !registered.contains(*name))
-            .collect();
+        assert_eq!(unseen, Vec::<&str>::new(), "add each to functions.txt or to the refused ones");
+        let mut gone: Vec<&str> = reviewed.iter().copied().filter(|name| !registered.contains(*name)).collect();
         gone.sort_unstable();
         assert_eq!(gone, Vec::<&str>::new(), "the engine no longer has these");
     }
@@ -227,13 +174,7 @@ mod tests {
             .iter()
             .filter(|f| volatile(f.signature().volatility))
             .map(|f| f.name())
-            .chain(
-                functions
-                    .aggregate
-                    .iter()
-                    .filter(|f| volatile(f.signature().volatility))
-                    .map(|f| f.name()),
-            )
+            .chain(functions.aggregate.iter().filter(|f| volatile(f.signature().volatility)).map(|f| f.name()))
             .collect();
         assert_eq!(found, Vec::<&str>::new());
     }
@@ -247,11 +188,6 @@ mod tests {
         assert!(functions.refusal("random").unwrap().contains("retried batch"));
         assert!(functions.refusal("version").unwrap().contains("host"));
         assert!(functions.refusal("java_method").unwrap().contains("foreign code"));
-        assert!(
-            functions
-                .refusal("coalesc")
-                .unwrap()
-                .contains("did you mean `coalesce`?")
-        );
+        assert!(functions.refusal("coalesc").unwrap().contains("did you mean `coalesce`?"));
     }
 }

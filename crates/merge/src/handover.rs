@@ -70,16 +70,7 @@ impl Rows {
         limits: StreamLimits,
     ) -> (Self, Arc<Progress>) {
         let progress = Arc::new(Progress::default());
-        (
-            Rows {
-                first,
-                query: Some(query),
-                schema,
-                limits,
-                progress: Arc::clone(&progress),
-            },
-            progress,
-        )
+        (Rows { first, query: Some(query), schema, limits, progress: Arc::clone(&progress) }, progress)
     }
 
     fn accept(&self, batch: &RecordBatch) -> Result<RecordBatch, Error> {

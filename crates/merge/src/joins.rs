@@ -38,11 +38,7 @@ pub(crate) struct Failure {
 /// Chooses from what the build sides are estimated to take, all of them together: in a union of joins, which is how
 /// both sides of a changed join are covered, they are held at the same time.
 pub(crate) fn choose(build_bytes: u64, share: usize) -> Joins {
-    if build_bytes > share as u64 {
-        Joins::SortMerge
-    } else {
-        Joins::Hash
-    }
+    if build_bytes > share as u64 { Joins::SortMerge } else { Joins::Hash }
 }
 
 /// Whether a failed query should be planned again with sort-merge joins.
@@ -68,9 +64,7 @@ pub(crate) fn estimate_build_bytes(plan: &Arc<dyn ExecutionPlan>) -> u64 {
         None => 0,
     };
     let children = plan.children();
-    children
-        .into_iter()
-        .fold(own, |sum, child| sum.saturating_add(estimate_build_bytes(child)))
+    children.into_iter().fold(own, |sum, child| sum.saturating_add(estimate_build_bytes(child)))
 }
 
 /// Whether a plan has a hash join at all.
@@ -82,9 +76,7 @@ fn estimate_read_bytes(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     if let Some(scan) = plan.downcast_ref::<RelationExec>() {
         return scan.estimated_bytes();
     }
-    plan.children()
-        .into_iter()
-        .fold(0, |sum, child| sum.saturating_add(estimate_read_bytes(child)))
+    plan.children().into_iter().fold(0, |sum, child| sum.saturating_add(estimate_read_bytes(child)))
 }
 
 #[cfg(test)]
@@ -92,17 +84,8 @@ mod tests {
     use super::*;
 
     fn failure() -> Failure {
-        let refusal = Refusal {
-            by_hash_join: true,
-            hash_join_bytes: 10,
-            query_bytes: 100,
-        };
-        Failure {
-            joins: Joins::Hash,
-            out_of_memory: true,
-            refusal: Some(refusal),
-            rows_handed_over: false,
-        }
+        let refusal = Refusal { by_hash_join: true, hash_join_bytes: 10, query_bytes: 100 };
+        Failure { joins: Joins::Hash, out_of_memory: true, refusal: Some(refusal), rows_handed_over: false }
     }
 
     #[test]
@@ -119,43 +102,17 @@ mod tests {
 
     #[test]
     fn so_is_another_operator_that_hash_tables_leave_no_room() {
-        let crowded = Refusal {
-            by_hash_join: false,
-            hash_join_bytes: 50,
-            query_bytes: 100,
-        };
-        assert!(should_sort_merge(&Failure {
-            refusal: Some(crowded),
-            ..failure()
-        }));
-        let own_fault = Refusal {
-            by_hash_join: false,
-            hash_join_bytes: 49,
-            query_bytes: 100,
-        };
-        assert!(!should_sort_merge(&Failure {
-            refusal: Some(own_fault),
-            ..failure()
-        }));
+        let crowded = Refusal { by_hash_join: false, hash_join_bytes: 50, query_bytes: 100 };
+        assert!(should_sort_merge(&Failure { refusal: Some(crowded), ..failure() }));
+        let own_fault = Refusal { by_hash_join: false, hash_join_bytes: 49, query_bytes: 100 };
+        assert!(!should_sort_merge(&Failure { refusal: Some(own_fault), ..failure() }));
     }
 
     #[test]
     fn nothing_is_planned_again_twice_or_after_rows_or_for_other_reasons() {
-        assert!(!should_sort_merge(&Failure {
-            joins: Joins::SortMerge,
-            ..failure()
-        }));
-        assert!(!should_sort_merge(&Failure {
-            rows_handed_over: true,
-            ..failure()
-        }));
-        assert!(!should_sort_merge(&Failure {
-            out_of_memory: false,
-            ..failure()
-        }));
-        assert!(!should_sort_merge(&Failure {
-            refusal: None,
-            ..failure()
-        }));
+        assert!(!should_sort_merge(&Failure { joins: Joins::SortMerge, ..failure() }));
+        assert!(!should_sort_merge(&Failure { rows_handed_over: true, ..failure() }));
+        assert!(!should_sort_merge(&Failure { out_of_memory: false, ..failure() }));
+        assert!(!should_sort_merge(&Failure { refusal: None, ..failure() }));
     }
 }

@@ -56,12 +56,7 @@ impl QueryPool {
     /// A pool of `percent` of `budget`.
     pub(crate) fn new(budget: MemoryBudget, percent: usize) -> Self {
         let share = budget.limit() / 100 * percent.min(100);
-        QueryPool {
-            budget,
-            share,
-            held: Mutex::default(),
-            emptied: Notify::new(),
-        }
+        QueryPool { budget, share, held: Mutex::default(), emptied: Notify::new() }
     }
 
     /// Bytes the query may hold.
@@ -222,17 +217,11 @@ mod tests {
     fn fixture(limit: usize, percent: usize) -> Fixture {
         let budget = MemoryBudget::new(limit);
         let query = Arc::new(QueryPool::new(budget.clone(), percent));
-        Fixture {
-            budget,
-            pool: Arc::clone(&query) as Arc<dyn MemoryPool>,
-            query,
-        }
+        Fixture { budget, pool: Arc::clone(&query) as Arc<dyn MemoryPool>, query }
     }
 
     fn consumer(fixture: &Fixture, name: &str, can_spill: bool) -> MemoryReservation {
-        MemoryConsumer::new(name)
-            .with_can_spill(can_spill)
-            .register(&fixture.pool)
+        MemoryConsumer::new(name).with_can_spill(can_spill).register(&fixture.pool)
     }
 
     #[test]
@@ -265,10 +254,7 @@ mod tests {
         let third = consumer(&fixture, "ExternalSorter[2]", true);
         let _fourth = consumer(&fixture, "ExternalSorter[3]", true);
         first.try_grow(400).unwrap();
-        assert!(
-            first.try_grow(1).is_err(),
-            "beyond half of the share only a fair part is left"
-        );
+        assert!(first.try_grow(1).is_err(), "beyond half of the share only a fair part is left");
         second.try_grow(150).unwrap();
         assert!(second.try_grow(1).is_err());
         assert!(third.try_grow(51).is_err(), "what is left is less than a fair part");
@@ -296,11 +282,7 @@ mod tests {
         let join = consumer(&fixture, "HashJoinInput", false);
         join.try_grow(450).unwrap();
         assert!(join.try_grow(100).is_err());
-        let expected = Refusal {
-            by_hash_join: true,
-            hash_join_bytes: 450,
-            query_bytes: 450,
-        };
+        let expected = Refusal { by_hash_join: true, hash_join_bytes: 450, query_bytes: 450 };
         assert_eq!(fixture.query.refusal(), Some(expected));
     }
 

@@ -24,10 +24,7 @@ pub const HELP: [(&str, &str); 7] = [
     (ROWS_READ, "Rows read from the relations of a source"),
     (ROWS_OUT, "Rows of query results handed to the writer"),
     (SPILLED_BYTES, "Bytes that queries wrote to temporary files"),
-    (
-        SORT_MERGE,
-        "Queries that ran with sort-merge joins because hash joins did not fit into memory",
-    ),
+    (SORT_MERGE, "Queries that ran with sort-merge joins because hash joins did not fit into memory"),
     (FINISHED, "Merges that finished"),
     (FAILED, "Merges that failed, by reason"),
     (DURATION, "Seconds from the start of a merge to the end of its staging"),

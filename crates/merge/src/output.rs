@@ -22,30 +22,17 @@ const MAX_PRECISION: u8 = 38;
 
 /// Adds the projection that turns the result of `plan` into what is stored.
 pub(crate) fn normalise(plan: LogicalPlan) -> Result<(LogicalPlan, SchemaRef), Error> {
-    let names: Vec<String> = plan
-        .schema()
-        .fields()
-        .iter()
-        .map(|field| field.name().clone())
-        .collect();
+    let names: Vec<String> = plan.schema().fields().iter().map(|field| field.name().clone()).collect();
     check_names(&names)?;
     let mut fields = Vec::with_capacity(names.len());
     let mut exprs = Vec::with_capacity(names.len());
     for (qualifier, field) in plan.schema().iter() {
         let stored = stored_type(field.data_type()).map_err(|what| {
-            let message = format!(
-                "column `{}` of type {} cannot be stored: {what}",
-                field.name(),
-                field.data_type()
-            );
+            let message = format!("column `{}` of type {} cannot be stored: {what}", field.name(), field.data_type());
             sql_error(None, message)
         })?;
         let column = Expr::Column(Column::from((qualifier, field)));
-        let value = if &stored == field.data_type() {
-            column
-        } else {
-            cast(column, stored.clone())
-        };
+        let value = if &stored == field.data_type() { column } else { cast(column, stored.clone()) };
         exprs.push(value.alias(field.name()));
         fields.push(Field::new(field.name(), stored, true));
     }
@@ -59,11 +46,8 @@ pub(crate) fn normalise(plan: LogicalPlan) -> Result<(LogicalPlan, SchemaRef), E
 /// Compares the planned schema with the one the rows are announced with. `None`: they are the same.
 pub(crate) fn difference(planned: &Schema, announced: &Schema) -> Option<String> {
     let shown = |schema: &Schema| {
-        let columns: Vec<String> = schema
-            .fields()
-            .iter()
-            .map(|field| format!("{} {}", field.name(), field.data_type()))
-            .collect();
+        let columns: Vec<String> =
+            schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect();
         columns.join(", ")
     };
     for (position, field) in planned.fields().iter().enumerate() {
@@ -83,13 +67,8 @@ pub(crate) fn difference(planned: &Schema, announced: &Schema) -> Option<String>
             return Some(format!("column `{}` is not nullable on one side", field.name()));
         }
     }
-    (planned.fields().len() != announced.fields().len()).then(|| {
-        format!(
-            "the query's result has ({}), where it goes ({})",
-            shown(planned),
-            shown(announced)
-        )
-    })
+    (planned.fields().len() != announced.fields().len())
+        .then(|| format!("the query's result has ({}), where it goes ({})", shown(planned), shown(announced)))
 }
 
 fn check_names(names: &[String]) -> Result<(), Error> {
@@ -132,9 +111,7 @@ fn check_name(name: &str) -> Result<(), Error> {
 
 fn is_avro_name(name: &str) -> bool {
     let mut chars = name.chars();
-    chars
-        .next()
-        .is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+    chars.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
@@ -182,9 +159,7 @@ fn stored_type(data_type: &DataType) -> Result<DataType, String> {
 
 fn stored_decimal(precision: u8, scale: i8) -> Result<DataType, String> {
     if scale < 0 || scale.unsigned_abs() > precision {
-        return Err(format!(
-            "its scale {scale} does not fit precision {precision}; cast it to another DECIMAL"
-        ));
+        return Err(format!("its scale {scale} does not fit precision {precision}; cast it to another DECIMAL"));
     }
     Ok(DataType::Decimal128(precision, scale))
 }
@@ -198,10 +173,7 @@ fn stored_fields(fields: &Fields) -> Result<Fields, String> {
     let mut stored = Vec::with_capacity(fields.len());
     for field in fields {
         if !is_avro_name(field.name()) {
-            return Err(format!(
-                "its field `{}` has a name that a Hudi table cannot hold; rename it",
-                field.name()
-            ));
+            return Err(format!("its field `{}` has a name that a Hudi table cannot hold; rename it", field.name()));
         }
         let inner =
             stored_member(field.name(), field, true).map_err(|what| format!("field `{}`: {what}", field.name()))?;
@@ -220,14 +192,8 @@ fn stored_map(entries: &DataType) -> Result<DataType, String> {
     if stored_type(key.data_type())? != DataType::Utf8 {
         return Err("a map can only have STRING keys; cast it".to_string());
     }
-    let pair = Fields::from(vec![
-        stored_member("key", key, false)?,
-        stored_member("value", value, true)?,
-    ]);
-    Ok(DataType::Map(
-        Arc::new(Field::new("key_value", DataType::Struct(pair), false)),
-        false,
-    ))
+    let pair = Fields::from(vec![stored_member("key", key, false)?, stored_member("value", value, true)?]);
+    Ok(DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(pair), false)), false))
 }
 
 #[cfg(test)]
@@ -252,14 +218,8 @@ mod tests {
                 DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
                 DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
             ),
-            (
-                DataType::Timestamp(TimeUnit::Second, None),
-                DataType::Timestamp(TimeUnit::Microsecond, None),
-            ),
-            (
-                DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
-                DataType::Utf8,
-            ),
+            (DataType::Timestamp(TimeUnit::Second, None), DataType::Timestamp(TimeUnit::Microsecond, None)),
+            (DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)), DataType::Utf8),
         ] {
             assert_eq!(stored_type(&from), Ok(to), "{from}");
         }
@@ -267,39 +227,18 @@ mod tests {
 
     #[test]
     fn nested_types_are_stored_with_nullable_members() {
-        let inner = Field::new(
-            "item",
-            DataType::Struct(vec![Field::new("a", DataType::Utf8View, false)].into()),
-            false,
-        );
-        let expected = Field::new(
-            "element",
-            DataType::Struct(vec![Field::new("a", DataType::Utf8, true)].into()),
-            true,
-        );
-        assert_eq!(
-            stored_type(&DataType::LargeList(Arc::new(inner))),
-            Ok(DataType::List(Arc::new(expected)))
-        );
+        let inner =
+            Field::new("item", DataType::Struct(vec![Field::new("a", DataType::Utf8View, false)].into()), false);
+        let expected =
+            Field::new("element", DataType::Struct(vec![Field::new("a", DataType::Utf8, true)].into()), true);
+        assert_eq!(stored_type(&DataType::LargeList(Arc::new(inner))), Ok(DataType::List(Arc::new(expected))));
     }
 
     #[test]
     fn types_that_no_table_holds_say_what_to_do() {
-        assert!(
-            stored_type(&DataType::Null)
-                .unwrap_err()
-                .contains("CAST(NULL AS STRING)")
-        );
-        assert!(
-            stored_type(&DataType::Duration(TimeUnit::Second))
-                .unwrap_err()
-                .contains("BIGINT")
-        );
-        assert!(
-            stored_type(&DataType::Time64(TimeUnit::Microsecond))
-                .unwrap_err()
-                .contains("cast")
-        );
+        assert!(stored_type(&DataType::Null).unwrap_err().contains("CAST(NULL AS STRING)"));
+        assert!(stored_type(&DataType::Duration(TimeUnit::Second)).unwrap_err().contains("BIGINT"));
+        assert!(stored_type(&DataType::Time64(TimeUnit::Microsecond)).unwrap_err().contains("cast"));
         let named = DataType::Struct(vec![Field::new("a-b", DataType::Utf8, true)].into());
         assert!(stored_type(&named).unwrap_err().contains("`a-b`"));
     }
@@ -315,28 +254,17 @@ mod tests {
         assert!(check(&["id", "ID"]).unwrap_err().contains("differ by case only"));
         assert!(check(&["count(*)"]).unwrap_err().contains("alias it"));
         assert!(check(&["1a"]).unwrap_err().contains("alias it"));
-        assert!(
-            check(&["_hoodie_record_key"])
-                .unwrap_err()
-                .contains("_hoodie_record_key AS source_hoodie_record_key")
-        );
+        assert!(check(&["_hoodie_record_key"]).unwrap_err().contains("_hoodie_record_key AS source_hoodie_record_key"));
         assert!(check(&[]).unwrap_err().contains("no column"));
     }
 
     #[test]
     fn a_schema_that_differs_from_the_announced_one_is_described() {
         let schema = |data_type: DataType, nullable: bool| Schema::new(vec![Field::new("a", data_type, nullable)]);
-        assert_eq!(
-            difference(&schema(DataType::Int32, true), &schema(DataType::Int32, true)),
-            None
-        );
+        assert_eq!(difference(&schema(DataType::Int32, true), &schema(DataType::Int32, true)), None);
         let types = difference(&schema(DataType::Int32, true), &schema(DataType::Int64, true)).unwrap();
         assert!(types.contains("`a Int32`") && types.contains("`a Int64`"), "{types}");
         assert!(difference(&schema(DataType::Int32, true), &schema(DataType::Int32, false)).is_some());
-        assert!(
-            difference(&schema(DataType::Int32, true), &Schema::empty())
-                .unwrap()
-                .contains("(a Int32)")
-        );
+        assert!(difference(&schema(DataType::Int32, true), &Schema::empty()).unwrap().contains("(a Int32)"));
     }
 }

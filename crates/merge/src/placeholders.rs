@@ -89,11 +89,7 @@ pub(crate) fn bind(sql: &str, sources: &[SourceName]) -> Result<BoundSql, Error>
 pub(crate) fn usage(references: &[Reference], sources: &[SourceName]) -> Vec<Bound> {
     let mut bound: Vec<Bound> = sources
         .iter()
-        .map(|source| Bound {
-            source: source.clone(),
-            views: Views::default(),
-            by_position: false,
-        })
+        .map(|source| Bound { source: source.clone(), views: Views::default(), by_position: false })
         .collect();
     for reference in references {
         let entry = &mut bound[reference.source];
@@ -125,19 +121,11 @@ fn resolve(token: &Token<'_>, sources: &[SourceName]) -> Result<Reference, Error
         by_position,
     };
     if inner == "SRC" {
-        return if sources.is_empty() {
-            Err(unknown())
-        } else {
-            Ok(reference(0, View::Changed, true))
-        };
+        return if sources.is_empty() { Err(unknown()) } else { Ok(reference(0, View::Changed, true)) };
     }
     if let Some(digits) = inner.strip_prefix("SRC_").filter(|digits| is_number(digits)) {
         let index: usize = digits.parse().map_err(|_| unknown())?;
-        return if index < sources.len() {
-            Ok(reference(index, View::Changed, true))
-        } else {
-            Err(unknown())
-        };
+        return if index < sources.len() { Ok(reference(index, View::Changed, true)) } else { Err(unknown()) };
     }
     let (view, name) = match inner.split_once(':') {
         Some(("SRC", name)) => (View::Changed, name),
@@ -145,10 +133,7 @@ fn resolve(token: &Token<'_>, sources: &[SourceName]) -> Result<Reference, Error
         Some(("PREV", name)) => (View::AtBegin, name),
         _ => return Err(unknown()),
     };
-    let index = sources
-        .iter()
-        .position(|source| source.as_str() == name)
-        .ok_or_else(unknown)?;
+    let index = sources.iter().position(|source| source.as_str() == name).ok_or_else(unknown)?;
     Ok(reference(index, view, false))
 }
 
@@ -158,21 +143,11 @@ fn is_number(text: &str) -> bool {
 
 fn unknown_placeholder(token: &Token<'_>, sources: &[SourceName]) -> Error {
     let named: Vec<String> = sources.iter().map(|source| format!("<SRC:{source}>")).collect();
-    let mut present = if named.is_empty() {
-        "no source at all".to_string()
-    } else {
-        named.join(", ")
-    };
+    let mut present = if named.is_empty() { "no source at all".to_string() } else { named.join(", ") };
     if !sources.is_empty() {
         let last = sources.len() - 1;
-        let range = if last == 0 {
-            "<SRC_0>".to_string()
-        } else {
-            format!("<SRC_0> to <SRC_{last}>")
-        };
-        present.push_str(&format!(
-            "; {range} by position; <SNAP:name> and <PREV:name> for each name"
-        ));
+        let range = if last == 0 { "<SRC_0>".to_string() } else { format!("<SRC_0> to <SRC_{last}>") };
+        present.push_str(&format!("; {range} by position; <SNAP:name> and <PREV:name> for each name"));
     }
     let mut candidates = vec!["<SRC>".to_string()];
     for (position, source) in sources.iter().enumerate() {

@@ -117,11 +117,7 @@ impl TypePlanner for SparkTypes {
             SqlType::Timestamp(_, _) => Some(ZONE.into()),
             _ => return Ok(None),
         };
-        Ok(Some(Arc::new(Field::new(
-            "",
-            DataType::Timestamp(TimeUnit::Microsecond, zone),
-            true,
-        ))))
+        Ok(Some(Arc::new(Field::new("", DataType::Timestamp(TimeUnit::Microsecond, zone), true))))
     }
 }
 
@@ -141,11 +137,8 @@ impl ExprPlanner for SparkDivision {
             _ => return Ok(PlannerResult::Original(raw)),
         };
         let divisor = nullif(cast(raw.right, operand.clone()), zero);
-        let quotient = Expr::BinaryExpr(BinaryExpr::new(
-            Box::new(cast(raw.left, operand)),
-            Operator::Divide,
-            Box::new(divisor),
-        ));
+        let quotient =
+            Expr::BinaryExpr(BinaryExpr::new(Box::new(cast(raw.left, operand)), Operator::Divide, Box::new(divisor)));
         Ok(PlannerResult::Planned(quotient))
     }
 }

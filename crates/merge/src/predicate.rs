@@ -73,24 +73,21 @@ pub(crate) fn from_expr(expr: &Expr, schema: &Schema) -> Condition {
             Operator::Or => Condition::or([from_expr(&binary.left, schema), from_expr(&binary.right, schema)]),
             op => match (binary.left.as_ref(), binary.right.as_ref()) {
                 (Expr::Column(column), Expr::Literal(value, _)) => compare(&column.name, op, value, schema),
-                (Expr::Literal(value, _), Expr::Column(column)) => op
-                    .swap()
-                    .map_or(Condition::Always, |op| compare(&column.name, op, value, schema)),
+                (Expr::Literal(value, _), Expr::Column(column)) => {
+                    op.swap().map_or(Condition::Always, |op| compare(&column.name, op, value, schema))
+                }
                 _ => Condition::Always,
             },
         },
-        Expr::Between(Between {
-            expr,
-            negated: false,
-            low,
-            high,
-        }) => match (expr.as_ref(), low.as_ref(), high.as_ref()) {
-            (Expr::Column(column), Expr::Literal(low, _), Expr::Literal(high, _)) => Condition::and([
-                compare(&column.name, Operator::GtEq, low, schema),
-                compare(&column.name, Operator::LtEq, high, schema),
-            ]),
-            _ => Condition::Always,
-        },
+        Expr::Between(Between { expr, negated: false, low, high }) => {
+            match (expr.as_ref(), low.as_ref(), high.as_ref()) {
+                (Expr::Column(column), Expr::Literal(low, _), Expr::Literal(high, _)) => Condition::and([
+                    compare(&column.name, Operator::GtEq, low, schema),
+                    compare(&column.name, Operator::LtEq, high, schema),
+                ]),
+                _ => Condition::Always,
+            }
+        }
         Expr::InList(list) => {
             let values: Option<Vec<&ScalarValue>> = list
                 .list
@@ -102,9 +99,7 @@ pub(crate) fn from_expr(expr: &Expr, schema: &Schema) -> Condition {
                 .collect();
             match (list.expr.as_ref(), values) {
                 (Expr::Column(column), Some(values)) if list.negated => Condition::and(
-                    values
-                        .into_iter()
-                        .map(|value| compare(&column.name, Operator::NotEq, value, schema)),
+                    values.into_iter().map(|value| compare(&column.name, Operator::NotEq, value, schema)),
                 ),
                 (Expr::Column(column), Some(values)) => one_of(&column.name, &values, schema),
                 _ => Condition::Always,
@@ -129,19 +124,14 @@ pub(crate) fn from_expr(expr: &Expr, schema: &Schema) -> Condition {
 pub(crate) fn from_physical(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Condition {
     let expr = expr.as_ref();
     if let Some(dynamic) = expr.downcast_ref::<DynamicFilterPhysicalExpr>() {
-        return dynamic
-            .current()
-            .map_or(Condition::Always, |current| from_physical(&current, schema));
+        return dynamic.current().map_or(Condition::Always, |current| from_physical(&current, schema));
     }
     if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
         return from_physical_binary(binary, schema);
     }
     if let Some(list) = expr.downcast_ref::<InListExpr>() {
-        let values: Option<Vec<&ScalarValue>> = list
-            .list()
-            .iter()
-            .map(|item| item.downcast_ref::<Constant>().map(Constant::value))
-            .collect();
+        let values: Option<Vec<&ScalarValue>> =
+            list.list().iter().map(|item| item.downcast_ref::<Constant>().map(Constant::value)).collect();
         return match (list.expr().downcast_ref::<Column>(), values) {
             (Some(column), Some(values)) if !list.negated() => one_of(column.name(), &values, schema),
             _ => Condition::Always,
@@ -149,13 +139,8 @@ pub(crate) fn from_physical(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Co
     }
     if let Some(case) = expr.downcast_ref::<CaseExpr>() {
         // Whichever branch is taken, its own condition holds. This is how a join routes its keys to partitions.
-        let otherwise = case
-            .else_expr()
-            .map_or(Condition::Never, |branch| from_physical(branch, schema));
-        let branches = case
-            .when_then_expr()
-            .iter()
-            .map(|(_, branch)| from_physical(branch, schema));
+        let otherwise = case.else_expr().map_or(Condition::Never, |branch| from_physical(branch, schema));
+        let branches = case.when_then_expr().iter().map(|(_, branch)| from_physical(branch, schema));
         return Condition::or(branches.chain([otherwise]));
     }
     if let Some(test) = expr.downcast_ref::<IsNullExpr>() {
@@ -180,12 +165,7 @@ pub(crate) fn from_physical(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Co
 }
 
 fn from_physical_binary(binary: &BinaryExpr, schema: &Schema) -> Condition {
-    let both = || {
-        [
-            from_physical(binary.left(), schema),
-            from_physical(binary.right(), schema),
-        ]
-    };
+    let both = || [from_physical(binary.left(), schema), from_physical(binary.right(), schema)];
     match binary.op() {
         Operator::And => return Condition::and(both()),
         Operator::Or => return Condition::or(both()),
@@ -197,20 +177,14 @@ fn from_physical_binary(binary: &BinaryExpr, schema: &Schema) -> Condition {
     }
     if let (Some(value), Some(column)) = (left.downcast_ref::<Constant>(), right.downcast_ref::<Column>()) {
         let swapped = binary.op().swap();
-        return swapped.map_or(Condition::Always, |op| {
-            compare(column.name(), op, value.value(), schema)
-        });
+        return swapped.map_or(Condition::Always, |op| compare(column.name(), op, value.value(), schema));
     }
     Condition::Always
 }
 
 fn constant(value: Option<bool>) -> Condition {
     // A filter keeps a row only where it is true; null keeps none.
-    if value == Some(true) {
-        Condition::Always
-    } else {
-        Condition::Never
-    }
+    if value == Some(true) { Condition::Always } else { Condition::Never }
 }
 
 fn null_test(inner: &Expr, test: fn(String) -> Predicate) -> Condition {
@@ -250,11 +224,7 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, schema: &Schema) -> 
     };
     match literal(value, field.data_type()) {
         Some(Literal::Float(number)) if !float_is_safe(op, number) => Condition::Always,
-        Some(literal) => Condition::Only(Predicate::Compare {
-            column: column.to_string(),
-            op,
-            literal,
-        }),
+        Some(literal) => Condition::Only(Predicate::Compare { column: column.to_string(), op, literal }),
         None => Condition::Always,
     }
 }
@@ -275,10 +245,7 @@ fn one_of(column: &str, values: &[&ScalarValue], schema: &Schema) -> Condition {
     if literals.is_empty() {
         return Condition::Never;
     }
-    Condition::Only(Predicate::In {
-        column: column.to_string(),
-        literals,
-    })
+    Condition::Only(Predicate::In { column: column.to_string(), literals })
 }
 
 /// The engine orders floats totally: NaN is the greatest, and -0.0 is less than 0.0. A scan need not, so only those

@@ -38,9 +38,7 @@ pub(crate) struct Source {
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -54,10 +52,7 @@ pub(crate) struct RelationTable {
 impl RelationTable {
     /// The relation behind `source`, made of `relation`'s splits.
     pub(crate) fn new(source: Source, relation: Relation) -> Self {
-        RelationTable {
-            source: Arc::new(source),
-            splits: relation.splits,
-        }
+        RelationTable { source: Arc::new(source), splits: relation.splits }
     }
 }
 
@@ -72,13 +67,11 @@ impl TableProvider for RelationTable {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        let answers = filters
-            .iter()
-            .map(|filter| match from_expr(filter, &self.source.schema) {
-                Condition::Always => TableProviderFilterPushDown::Unsupported,
-                // A scan may leave rows out or not, so the engine filters again.
-                _ => TableProviderFilterPushDown::Inexact,
-            });
+        let answers = filters.iter().map(|filter| match from_expr(filter, &self.source.schema) {
+            Condition::Always => TableProviderFilterPushDown::Unsupported,
+            // A scan may leave rows out or not, so the engine filters again.
+            _ => TableProviderFilterPushDown::Inexact,
+        });
         Ok(answers.collect())
     }
 
@@ -90,9 +83,7 @@ impl TableProvider for RelationTable {
         _limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let condition = Condition::and(filters.iter().map(|filter| from_expr(filter, &self.source.schema)));
-        let columns = projection
-            .cloned()
-            .unwrap_or_else(|| (0..self.source.schema.fields().len()).collect());
+        let columns = projection.cloned().unwrap_or_else(|| (0..self.source.schema.fields().len()).collect());
         let groups = balance(&self.splits, state.config().target_partitions());
         let scan = RelationExec::try_new(Arc::clone(&self.source), columns, groups, condition)?;
         Ok(Arc::new(scan))
@@ -148,10 +139,7 @@ mod tests {
     }
 
     fn paths(groups: &[Vec<Split>]) -> Vec<Vec<&str>> {
-        groups
-            .iter()
-            .map(|group| group.iter().map(|split| split.path.as_str()).collect())
-            .collect()
+        groups.iter().map(|group| group.iter().map(|split| split.path.as_str()).collect()).collect()
     }
 
     #[test]

@@ -30,10 +30,7 @@ pub(crate) fn check_query<'a>(
     let mut known: HashSet<String> = tables.into_iter().cloned().collect();
     let mut names = CommonTables(&mut known);
     let _ = query.visit(&mut names);
-    let mut check = Check {
-        known: &known,
-        functions,
-    };
+    let mut check = Check { known: &known, functions };
     match query.visit(&mut check) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(*error),
@@ -56,19 +53,12 @@ pub(crate) fn check_plan(plan: &LogicalPlan, settings: &Settings) -> Result<(), 
                 Ok(TreeNodeRecursion::Continue)
             })
         })?;
-        let next = if size > settings.max_plan_nodes {
-            TreeNodeRecursion::Stop
-        } else {
-            TreeNodeRecursion::Continue
-        };
+        let next = if size > settings.max_plan_nodes { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue };
         Ok::<_, DataFusionError>(next)
     });
     walked.map_err(|error| internal(format!("the plan could not be checked: {error}")))?;
     if let Some(node) = foreign {
-        return Err(sql_error(
-            None,
-            format!("`{node}` is not allowed: a merge only reads and computes"),
-        ));
+        return Err(sql_error(None, format!("`{node}` is not allowed: a merge only reads and computes")));
     }
     if size > settings.max_plan_nodes {
         return Err(Error::Limit {
@@ -113,8 +103,7 @@ impl Visitor for CommonTables<'_> {
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
         if let Some(with) = &query.with {
-            self.0
-                .extend(with.cte_tables.iter().map(|table| table.alias.name.value.clone()));
+            self.0.extend(with.cte_tables.iter().map(|table| table.alias.name.value.clone()));
         }
         ControlFlow::Continue(())
     }
@@ -137,16 +126,10 @@ impl Visitor for Check<'_> {
     fn pre_visit_query(&mut self, query: &Query) -> Checked {
         let place = place_of(query.span());
         if query.with.as_ref().is_some_and(|with| with.recursive) {
-            return refuse(
-                place,
-                "WITH RECURSIVE is not allowed: how long it runs depends on the rows alone",
-            );
+            return refuse(place, "WITH RECURSIVE is not allowed: how long it runs depends on the rows alone");
         }
         if !query.locks.is_empty() {
-            return refuse(
-                place,
-                "FOR UPDATE and FOR SHARE are not allowed: relations never change",
-            );
+            return refuse(place, "FOR UPDATE and FOR SHARE are not allowed: relations never change");
         }
         if query.for_clause.is_some() || query.settings.is_some() || query.format_clause.is_some() {
             return refuse(place, "FOR XML, FOR JSON, SETTINGS and FORMAT are not allowed");
@@ -159,10 +142,7 @@ impl Visitor for Check<'_> {
 
     fn pre_visit_select(&mut self, select: &Select) -> Checked {
         if select.into.is_some() {
-            return refuse(
-                place_of(select.span()),
-                "SELECT INTO is not allowed: the result is the batch",
-            );
+            return refuse(place_of(select.span()), "SELECT INTO is not allowed: the result is the batch");
         }
         if !select.lateral_views.is_empty() {
             return refuse(
@@ -176,9 +156,7 @@ impl Visitor for Check<'_> {
     fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> Checked {
         let place = place_of(factor.span());
         match factor {
-            TableFactor::Table {
-                args: Some(_), name, ..
-            } => refuse(
+            TableFactor::Table { args: Some(_), name, .. } => refuse(
                 place_of(name.span()).or(place),
                 format!("table function `{name}` is not allowed: only relations of this batch can be read"),
             ),
@@ -186,10 +164,9 @@ impl Visitor for Check<'_> {
                 place,
                 "time travel is not allowed: a batch reads what was pinned; use `<SNAP:name>` or `<PREV:name>`",
             ),
-            TableFactor::Table { sample: Some(_), .. } | TableFactor::Derived { sample: Some(_), .. } => refuse(
-                place,
-                "TABLESAMPLE is not allowed: a retried batch must deliver the same rows",
-            ),
+            TableFactor::Table { sample: Some(_), .. } | TableFactor::Derived { sample: Some(_), .. } => {
+                refuse(place, "TABLESAMPLE is not allowed: a retried batch must deliver the same rows")
+            }
             TableFactor::Table { .. }
             | TableFactor::Derived { .. }
             | TableFactor::NestedJoin { .. }
@@ -228,22 +205,15 @@ impl Visitor for Check<'_> {
                 Some(message) => refuse(place, message),
                 None => ControlFlow::Continue(()),
             },
-            _ => refuse(
-                place,
-                format!(
-                    "function `{}` has a qualifier: functions have a name only",
-                    function.name
-                ),
-            ),
+            _ => refuse(place, format!("function `{}` has a qualifier: functions have a name only", function.name)),
         }
     }
 
     fn pre_visit_value(&mut self, value: &ValueWithSpan) -> Checked {
         match &value.value {
-            Value::Placeholder(parameter) => refuse(
-                place_of(value.span),
-                format!("`{parameter}` is a parameter: a merge script has none"),
-            ),
+            Value::Placeholder(parameter) => {
+                refuse(place_of(value.span), format!("`{parameter}` is a parameter: a merge script has none"))
+            }
             _ => ControlFlow::Continue(()),
         }
     }
@@ -256,20 +226,13 @@ impl Check<'_> {
         }
         let hint = nearest(name, self.known.iter().map(String::as_str));
         let hint = hint.map_or(".".to_string(), |known| format!("; did you mean `{}`?", shown(known)));
-        format!(
-            "there is no relation or view `{name}`{hint} There are: {}",
-            self.present()
-        )
+        format!("there is no relation or view `{name}`{hint} There are: {}", self.present())
     }
 
     fn present(&self) -> String {
         let mut names: Vec<String> = self.known.iter().map(|name| shown(name)).collect();
         names.sort_unstable();
-        if names.is_empty() {
-            "none".to_string()
-        } else {
-            names.join(", ")
-        }
+        if names.is_empty() { "none".to_string() } else { names.join(", ") }
     }
 }
 
@@ -284,10 +247,9 @@ fn check_body(body: &SetExpr) -> Checked {
             check_body(left)?;
             check_body(right)
         }
-        SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => refuse(
-            place_of(body.span()),
-            "INSERT, UPDATE, DELETE and MERGE are not allowed inside a query",
-        ),
+        SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
+            refuse(place_of(body.span()), "INSERT, UPDATE, DELETE and MERGE are not allowed inside a query")
+        }
         SetExpr::Table(_) => refuse(place_of(body.span()), "TABLE is not allowed: write SELECT * FROM"),
     }
 }

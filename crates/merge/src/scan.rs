@@ -79,9 +79,7 @@ impl RelationExec {
 
     /// Bytes that all rows are estimated to take in memory, of the columns read only.
     pub(crate) fn estimated_bytes(&self) -> u64 {
-        self.groups
-            .iter()
-            .fold(0, |sum, group| sum.saturating_add(self.estimated_group_bytes(group)))
+        self.groups.iter().fold(0, |sum, group| sum.saturating_add(self.estimated_group_bytes(group)))
     }
 
     fn estimated_group_bytes(&self, group: &[Split]) -> u64 {
@@ -89,23 +87,15 @@ impl RelationExec {
         let read = self.row_width(&self.schema) as u64;
         let whole = self.row_width(&self.source.schema).max(1) as u64;
         // Divided first: a table may have petabytes.
-        (bytes / whole)
-            .saturating_mul(read)
-            .saturating_mul(self.source.expansion as u64)
+        (bytes / whole).saturating_mul(read).saturating_mul(self.source.expansion as u64)
     }
 
     fn row_width(&self, schema: &SchemaRef) -> usize {
-        schema
-            .fields()
-            .iter()
-            .map(|field| typical_width(field.data_type()))
-            .sum()
+        schema.fields().iter().map(|field| typical_width(field.data_type())).sum()
     }
 
     fn estimated_statistics(&self, groups: &[Vec<Split>]) -> Statistics {
-        let bytes = groups
-            .iter()
-            .fold(0u64, |sum, group| sum.saturating_add(self.estimated_group_bytes(group)));
+        let bytes = groups.iter().fold(0u64, |sum, group| sum.saturating_add(self.estimated_group_bytes(group)));
         let sizes_known = groups.iter().flatten().all(|split| split.bytes > 0);
         let mut statistics = Statistics::new_unknown(&self.schema);
         if sizes_known {
@@ -122,12 +112,7 @@ impl DisplayAs for RelationExec {
     fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
         let splits: usize = self.groups.iter().map(Vec::len).sum();
-        write!(
-            f,
-            "RelationExec: {}, columns=[{}], splits={splits}",
-            self.source.name,
-            names.join(", ")
-        )?;
+        write!(f, "RelationExec: {}, columns=[{}], splits={splits}", self.source.name, names.join(", "))?;
         write!(f, ", partitions={}", self.groups.len())?;
         match &self.condition {
             Condition::Always => {}
@@ -172,19 +157,11 @@ impl ExecutionPlan for RelationExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        if children.is_empty() {
-            Ok(self)
-        } else {
-            internal_err!("a scan of a relation has no children")
-        }
+        if children.is_empty() { Ok(self) } else { internal_err!("a scan of a relation has no children") }
     }
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        if children.is_empty() {
-            Ok(self)
-        } else {
-            internal_err!("a scan of a relation has no children")
-        }
+        if children.is_empty() { Ok(self) } else { internal_err!("a scan of a relation has no children") }
     }
 
     fn statistics_from_inputs(&self, _inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
@@ -208,17 +185,13 @@ impl ExecutionPlan for RelationExec {
             return Ok(propagation);
         }
         let mut scan = self.clone();
-        scan.dynamic
-            .extend(result.parent_filters.into_iter().map(|pushed| pushed.filter));
+        scan.dynamic.extend(result.parent_filters.into_iter().map(|pushed| pushed.filter));
         Ok(propagation.with_updated_node(Arc::new(scan)))
     }
 
     fn execute(&self, partition: usize, _context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let Some(splits) = self.groups.get(partition).cloned() else {
-            return internal_err!(
-                "a scan of {} partitions has no partition {partition}",
-                self.groups.len()
-            );
+            return internal_err!("a scan of {} partitions has no partition {partition}", self.groups.len());
         };
         let reader = Arc::new(SplitReader {
             source: Arc::clone(&self.source),
@@ -235,10 +208,7 @@ impl ExecutionPlan for RelationExec {
             })
             .try_flatten()
             .inspect_ok(move |batch| output_rows.add(batch.num_rows()));
-        Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(
-            Arc::clone(&self.schema),
-            batches,
-        ))))
+        Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches))))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
@@ -273,12 +243,8 @@ impl SplitReader {
             predicate,
             batch_rows: self.source.batch_rows,
         };
-        let rows: RowStream = self
-            .source
-            .timeline
-            .read(request)
-            .await
-            .map_err(|error| external(RowError::new(error)))?;
+        let rows: RowStream =
+            self.source.timeline.read(request).await.map_err(|error| external(RowError::new(error)))?;
         let batches = rows.map(move |batch| match batch {
             Ok(batch) => self.accept(batch, &split),
             Err(error) => Err(external(error)),
@@ -289,22 +255,14 @@ impl SplitReader {
     /// A query that only counts rows needs no column, but a stream without columns may not carry its row count over
     /// every transport: so the first column is asked for and dropped.
     fn columns_to_ask(&self) -> Vec<usize> {
-        if self.columns.is_empty() && !self.source.schema.fields().is_empty() {
-            vec![0]
-        } else {
-            self.columns.clone()
-        }
+        if self.columns.is_empty() && !self.source.schema.fields().is_empty() { vec![0] } else { self.columns.clone() }
     }
 
     fn accept(&self, batch: RecordBatch, split: &Split) -> Result<RecordBatch> {
         let batch = compact(batch)?;
         let rows = batch.num_rows();
         self.source.rows.fetch_add(rows as u64, Ordering::Relaxed);
-        let columns = if self.columns.is_empty() {
-            Vec::new()
-        } else {
-            batch.columns().to_vec()
-        };
+        let columns = if self.columns.is_empty() { Vec::new() } else { batch.columns().to_vec() };
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(|error| {
             external(RowError::new(ForeignRows {

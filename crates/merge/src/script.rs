@@ -47,15 +47,10 @@ pub(crate) fn parse(text: &str, casing: Casing, settings: &Settings) -> Result<S
             ),
         });
     }
-    let mut tokens = Tokenizer::new(&SqlDialect, text)
-        .tokenize_with_location()
-        .map_err(|error| {
-            let place = Place {
-                line: error.location.line,
-                column: error.location.column,
-            };
-            sql_error(Some(place), error.message)
-        })?;
+    let mut tokens = Tokenizer::new(&SqlDialect, text).tokenize_with_location().map_err(|error| {
+        let place = Place { line: error.location.line, column: error.location.column };
+        sql_error(Some(place), error.message)
+    })?;
     casing.apply(&mut tokens);
     let statements = split(tokens);
     let Some((last, before)) = statements.split_last() else {
@@ -68,10 +63,7 @@ pub(crate) fn parse(text: &str, casing: Casing, settings: &Settings) -> Result<S
             // The earlier one stays: views made in between may build on it.
             Some(_) if replaces => views.push(view),
             Some(_) => {
-                let message = format!(
-                    "view `{}` exists already: write CREATE OR REPLACE TEMPORARY VIEW",
-                    view.name
-                );
+                let message = format!("view `{}` exists already: write CREATE OR REPLACE TEMPORARY VIEW", view.name);
                 return Err(sql_error(view.place, message));
             }
             None => views.push(view),
@@ -96,13 +88,9 @@ fn split(tokens: Vec<TokenWithSpan>) -> Vec<Vec<TokenWithSpan>> {
 }
 
 fn is_blank(token: &Token) -> bool {
-    matches!(
-        token,
-        Token::Whitespace(Whitespace::Space | Whitespace::Tab | Whitespace::Newline)
-    ) || matches!(
-        token,
-        Token::Whitespace(Whitespace::SingleLineComment { .. } | Whitespace::MultiLineComment(_))
-    ) || *token == Token::EOF
+    matches!(token, Token::Whitespace(Whitespace::Space | Whitespace::Tab | Whitespace::Newline))
+        || matches!(token, Token::Whitespace(Whitespace::SingleLineComment { .. } | Whitespace::MultiLineComment(_)))
+        || *token == Token::EOF
 }
 
 fn parse_view(tokens: &[TokenWithSpan], settings: &Settings) -> Result<(View, bool), Error> {
@@ -128,25 +116,12 @@ fn parse_view(tokens: &[TokenWithSpan], settings: &Settings) -> Result<(View, bo
                 _ => None,
             };
             let Some(name) = name else {
-                let message = format!(
-                    "view name `{}` has a qualifier: a temporary view has a name only",
-                    view.name
-                );
+                let message = format!("view name `{}` has a qualifier: a temporary view has a name only", view.name);
                 return Err(sql_error(place, message));
             };
-            Ok((
-                View {
-                    name,
-                    place,
-                    query: view.query,
-                },
-                view.or_replace,
-            ))
+            Ok((View { name, place, query: view.query }, view.or_replace))
         }
-        _ => Err(sql_error(
-            place,
-            format!("only temporary views can be created: {ALLOWED}"),
-        )),
+        _ => Err(sql_error(place, format!("only temporary views can be created: {ALLOWED}"))),
     }
 }
 
@@ -178,12 +153,9 @@ fn parse_query(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Box<Quer
 }
 
 fn parse_statement(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Statement, Error> {
-    let mut parser = Parser::new(&SqlDialect)
-        .with_recursion_limit(settings.max_nesting)
-        .with_tokens_with_locations(tokens.to_vec());
-    let mut statement = parser
-        .parse_statement()
-        .map_err(|error| from_parser(&error, settings))?;
+    let mut parser =
+        Parser::new(&SqlDialect).with_recursion_limit(settings.max_nesting).with_tokens_with_locations(tokens.to_vec());
+    let mut statement = parser.parse_statement().map_err(|error| from_parser(&error, settings))?;
     let next = parser.peek_token();
     if next.token == Token::EOF {
         match &mut statement {
@@ -217,13 +189,7 @@ fn from_parser(error: &ParserError, settings: &Settings) -> Error {
 fn split_place(text: &str) -> (String, Option<Place>) {
     let parsed = text.rsplit_once(" at Line: ").and_then(|(message, numbers)| {
         let (line, column) = numbers.split_once(", Column: ")?;
-        Some((
-            message.to_string(),
-            Place {
-                line: line.parse().ok()?,
-                column: column.trim().parse().ok()?,
-            },
-        ))
+        Some((message.to_string(), Place { line: line.parse().ok()?, column: column.trim().parse().ok()? }))
     });
     match parsed {
         Some((message, place)) => (message, Some(place)),
@@ -234,26 +200,20 @@ fn split_place(text: &str) -> (String, Option<Place>) {
 /// The place of `span`, if it has one.
 pub(crate) fn place_of(span: Span) -> Option<Place> {
     let start = span.start;
-    (start.line > 0).then_some(Place {
-        line: start.line,
-        column: start.column,
-    })
+    (start.line > 0).then_some(Place { line: start.line, column: start.column })
 }
 
 /// The first word of a statement in capitals, brackets around a query passed over.
 fn first_word(tokens: &[TokenWithSpan]) -> (Option<Place>, String) {
     let mut place = None;
-    let found = tokens
-        .iter()
-        .filter(|token| !is_blank(&token.token))
-        .try_for_each(|token| {
-            place = place.or(place_of(token.span));
-            match &token.token {
-                Token::LParen => ControlFlow::Continue(()),
-                Token::Word(word) => ControlFlow::Break(word.value.to_uppercase()),
-                other => ControlFlow::Break(other.to_string()),
-            }
-        });
+    let found = tokens.iter().filter(|token| !is_blank(&token.token)).try_for_each(|token| {
+        place = place.or(place_of(token.span));
+        match &token.token {
+            Token::LParen => ControlFlow::Continue(()),
+            Token::Word(word) => ControlFlow::Break(word.value.to_uppercase()),
+            other => ControlFlow::Break(other.to_string()),
+        }
+    });
     match found {
         ControlFlow::Break(word) => (place, word),
         ControlFlow::Continue(()) => (place, "(".to_string()),
@@ -265,18 +225,13 @@ fn is_query_start(word: &str) -> bool {
 }
 
 fn creates_temporary_view(tokens: &[TokenWithSpan]) -> bool {
-    let mut words = tokens
-        .iter()
-        .filter(|token| !is_blank(&token.token))
-        .filter_map(|token| match &token.token {
-            Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_uppercase()),
-            _ => None,
-        });
+    let mut words = tokens.iter().filter(|token| !is_blank(&token.token)).filter_map(|token| match &token.token {
+        Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_uppercase()),
+        _ => None,
+    });
     let mut next = words.by_ref().nth(1);
     if next.as_deref() == Some("OR") {
-        next = (words.next().as_deref() == Some("REPLACE"))
-            .then(|| words.next())
-            .flatten();
+        next = (words.next().as_deref() == Some("REPLACE")).then(|| words.next()).flatten();
     }
     matches!(next.as_deref(), Some("TEMPORARY" | "TEMP")) && words.next().as_deref() == Some("VIEW")
 }
@@ -339,11 +294,7 @@ mod tests {
             "CREATE TEMPORARY TABLE t AS SELECT 1; SELECT 1",
             "CREATE MATERIALIZED VIEW v AS SELECT 1; SELECT 1",
         ] {
-            assert!(
-                refused(text).contains("only CREATE [OR REPLACE] TEMPORARY VIEW"),
-                "{text}: {}",
-                refused(text)
-            );
+            assert!(refused(text).contains("only CREATE [OR REPLACE] TEMPORARY VIEW"), "{text}: {}", refused(text));
         }
         assert!(refused("CREATE TEMP VIEW IF NOT EXISTS v AS SELECT 1; SELECT 1").contains("IF NOT EXISTS"));
         assert!(refused("CREATE TEMP VIEW v (a) AS SELECT 1; SELECT 1").contains("column list"));
@@ -369,34 +320,17 @@ mod tests {
             "{}",
             refused("SELECT 1,\n  FROM WHERE")
         );
-        assert!(
-            refused("SELECT 'abc").starts_with("SQL at line 1, column 8"),
-            "{}",
-            refused("SELECT 'abc")
-        );
-        assert!(
-            refused("SELECT 1 SELECT 2").contains("unexpected"),
-            "{}",
-            refused("SELECT 1 SELECT 2")
-        );
+        assert!(refused("SELECT 'abc").starts_with("SQL at line 1, column 8"), "{}", refused("SELECT 'abc"));
+        assert!(refused("SELECT 1 SELECT 2").contains("unexpected"), "{}", refused("SELECT 1 SELECT 2"));
     }
 
     #[test]
     fn length_and_nesting_are_limited_each_with_its_own_error() {
         let deep = format!("SELECT {}1{}", "(".repeat(200), ")".repeat(200));
         assert!(matches!(parsed(&deep), Err(Error::Limit { limit: "nesting", .. })));
-        let settings = Settings {
-            max_sql_bytes: 10,
-            ..Settings::default()
-        };
+        let settings = Settings { max_sql_bytes: 10, ..Settings::default() };
         let long = parse("SELECT 1234567", Casing::default(), &settings);
-        assert!(matches!(
-            long,
-            Err(Error::Limit {
-                limit: "SQL length",
-                ..
-            })
-        ));
+        assert!(matches!(long, Err(Error::Limit { limit: "SQL length", .. })));
     }
 
     #[test]

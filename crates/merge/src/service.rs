@@ -55,13 +55,7 @@ struct Started {
 impl Service {
     /// The role, reading through `timeline` and handing its rows to `writer`.
     pub fn new(timeline: Arc<dyn Timeline>, writer: Arc<dyn Writer>, settings: Settings) -> Self {
-        Service {
-            timeline,
-            writer,
-            clock: Arc::new(SystemClock),
-            functions: Functions::reviewed(),
-            settings,
-        }
+        Service { timeline, writer, clock: Arc::new(SystemClock), functions: Functions::reviewed(), settings }
     }
 
     /// The same with another clock, which is what `now()` reads: once for a batch.
@@ -75,12 +69,7 @@ impl Service {
     }
 
     async fn run_within(&self, request: MergeRequest) -> Result<(Merged, u64), Error> {
-        let MergeRequest {
-            sql,
-            sources,
-            stage,
-            limits,
-        } = request;
+        let MergeRequest { sql, sources, stage, limits } = request;
         let names: Vec<SourceName> = sources.iter().map(|source| source.source.clone()).collect();
         let schemas: Vec<_> = sources.iter().map(|source| source.schema.as_ref()).collect();
         let (bound, casing) = (bind(text_of(sql.as_deref(), &names)?, &names)?, Casing::of(schemas));
@@ -104,22 +93,13 @@ impl Service {
         }
         let build_bytes = estimate_build_bytes(attempt.physical());
         if choose(build_bytes, attempt.pool.share()) == Joins::SortMerge {
-            info!(
-                build_bytes,
-                share = attempt.pool.share(),
-                "hash joins would not fit, joining by sort and merge"
-            );
+            info!(build_bytes, share = attempt.pool.share(), "hash joins would not fit, joining by sort and merge");
             metrics::sort_merge_chosen(SortMergeCause::Estimate);
             attempt = self.plan(job, Joins::SortMerge).await?;
         }
         let error = match first_rows(&attempt).await {
             Ok((first, query)) => {
-                return Ok(Started {
-                    attempt,
-                    first,
-                    query,
-                    spilled_before: 0,
-                });
+                return Ok(Started { attempt, first, query, spilled_before: 0 });
             }
             Err(error) => error,
         };
@@ -133,40 +113,24 @@ impl Service {
         if !should_sort_merge(&failure) || !has_hash_join(attempt.physical()) {
             return Err(classified);
         }
-        info!(
-            share = attempt.pool.share(),
-            "hash joins did not fit, joining by sort and merge"
-        );
+        info!(share = attempt.pool.share(), "hash joins did not fit, joining by sort and merge");
         metrics::sort_merge_chosen(SortMergeCause::Memory);
         let spilled_before = attempt.spilled_bytes();
         let pool = Arc::clone(&attempt.pool);
         // The plan keeps the hash tables that did fit.
         drop(attempt);
-        if tokio::time::timeout(RELEASE_TIME, pool.wait_until_empty())
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(RELEASE_TIME, pool.wait_until_empty()).await.is_err() {
             warn!(bytes = pool.reserved(), "a query that was given up still holds memory");
         }
         let attempt = self.plan(job, Joins::SortMerge).await?;
         match first_rows(&attempt).await {
-            Ok((first, query)) => Ok(Started {
-                attempt,
-                first,
-                query,
-                spilled_before,
-            }),
+            Ok((first, query)) => Ok(Started { attempt, first, query, spilled_before }),
             Err(error) => Err(from_execution(&error, attempt.pool.share(), job.limits.spill_bytes)),
         }
     }
 
     async fn stage(&self, job: &Job, started: Started, request: StageRequest) -> Result<(Merged, u64), Error> {
-        let Started {
-            attempt,
-            first,
-            query,
-            spilled_before,
-        } = started;
+        let Started { attempt, first, query, spilled_before } = started;
         let limits = StreamLimits {
             max_rows: self.settings.max_rows,
             share: attempt.pool.share(),
@@ -185,14 +149,7 @@ impl Service {
         let rows_read = job.sources.iter().cloned().zip(attempt.rows_read()).collect();
         let spilled_bytes = spilled_before + attempt.spilled_bytes();
         debug!(rows = progress.rows(), spilled_bytes, "merge staged");
-        Ok((
-            Merged {
-                staged,
-                rows_read,
-                spilled_bytes,
-            },
-            progress.rows(),
-        ))
+        Ok((Merged { staged, rows_read, spilled_bytes }, progress.rows()))
     }
 }
 
@@ -216,13 +173,7 @@ impl Merge for Service {
         let casing = Casing::of(sources.iter().map(|(_, schema)| schema.as_ref()));
         let relations = bound.references.into_iter().map(|reference| {
             let schema = Arc::clone(&sources[reference.source].1);
-            Named {
-                reference,
-                relation: Relation {
-                    schema,
-                    splits: Vec::new(),
-                },
-            }
+            Named { reference, relation: Relation { schema, splits: Vec::new() } }
         });
         let job = Job {
             script: script::parse(&bound.text, casing, &self.settings)?,
@@ -233,11 +184,7 @@ impl Merge for Service {
         };
         let attempt = self.plan(&job, Joins::Hash).await?;
         let (logical_plan, physical_plan) = attempt.describe();
-        Ok(Checked {
-            schema: attempt.schema,
-            logical_plan,
-            physical_plan,
-        })
+        Ok(Checked { schema: attempt.schema, logical_plan, physical_plan })
     }
 
     async fn run(&self, request: MergeRequest) -> Result<Merged, Error> {
@@ -262,10 +209,7 @@ fn text_of<'a>(sql: Option<&'a str>, sources: &[SourceName]) -> Result<&'a str, 
         None if sources.len() == 1 => Ok(PASS_THROUGH),
         None => Err(sql_error(
             None,
-            format!(
-                "there is none, and {} sources: only the rows of a single source can pass through",
-                sources.len()
-            ),
+            format!("there is none, and {} sources: only the rows of a single source can pass through", sources.len()),
         )),
     }
 }
@@ -281,16 +225,10 @@ fn pinned(references: Vec<Reference>, sources: &[MergeSource]) -> Result<Vec<Nam
             View::AtBegin => &source.at_begin,
         };
         let Some(relation) = relation.clone() else {
-            return Err(internal(format!(
-                "`<{}>` is named by the SQL, but was not planned",
-                reference.table
-            )));
+            return Err(internal(format!("`<{}>` is named by the SQL, but was not planned", reference.table)));
         };
         if let Some(difference) = output::difference(&relation.schema, &source.schema) {
-            let message = format!(
-                "`<{}>` was pinned with another schema than planned: {difference}",
-                reference.table
-            );
+            let message = format!("`<{}>` was pinned with another schema than planned: {difference}", reference.table);
             return Err(internal(message));
         }
         relations.push(Named { reference, relation });

@@ -78,12 +78,7 @@ mod tests {
     #[test]
     fn the_defaults_are_sound_and_every_problem_is_reported() {
         assert_eq!(Settings::default().validate(), Vec::<String>::new());
-        let bad = Settings {
-            query_share_percent: 100,
-            batch_rows: 0,
-            max_rows: Some(0),
-            ..Settings::default()
-        };
+        let bad = Settings { query_share_percent: 100, batch_rows: 0, max_rows: Some(0), ..Settings::default() };
         let problems = bad.validate().join("\n");
         for key in ["query_share_percent", "batch_rows", "max_rows"] {
             assert!(problems.contains(key), "{key} missing in:\n{problems}");

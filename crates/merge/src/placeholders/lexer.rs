@@ -34,13 +34,7 @@ pub(crate) struct Token<'a> {
 /// Cuts `sql` into tokens. Any text can be cut; what is not terminated reaches to the end of the text, and the parser
 /// complains about it.
 pub(crate) fn tokenize(sql: &str) -> Vec<Token<'_>> {
-    let mut lexer = Lexer {
-        sql,
-        at: 0,
-        code_from: 0,
-        place: Place { line: 1, column: 1 },
-        tokens: Vec::new(),
-    };
+    let mut lexer = Lexer { sql, at: 0, code_from: 0, place: Place { line: 1, column: 1 }, tokens: Vec::new() };
     while let Some(next) = lexer.rest().chars().next() {
         match lexer.special(next) {
             Some((kind, length)) => lexer.emit(kind, length),
@@ -93,9 +87,7 @@ impl<'a> Lexer<'a> {
             .take_while(|(_, c)| c.is_alphanumeric() || *c == '_')
             .last()
             .map_or(before.len(), |(position, _)| position);
-        ["STRUCT", "ARRAY", "MAP"]
-            .iter()
-            .any(|name| before[from..].eq_ignore_ascii_case(name))
+        ["STRUCT", "ARRAY", "MAP"].iter().any(|name| before[from..].eq_ignore_ascii_case(name))
     }
 
     fn emit(&mut self, kind: Kind, length: usize) {
@@ -114,11 +106,7 @@ impl<'a> Lexer<'a> {
 
     fn push(&mut self, kind: Kind, from: usize, to: usize) {
         let text = &self.sql[from..to];
-        self.tokens.push(Token {
-            kind,
-            text,
-            place: self.place,
-        });
+        self.tokens.push(Token { kind, text, place: self.place });
         for c in text.chars() {
             if c == '\n' {
                 self.place.line += 1;
@@ -150,13 +138,10 @@ fn quoted(rest: &str, quote: char, backslash: bool) -> usize {
 
 /// Length of `$$…$$` or `$tag$…$tag$`; `None` for a lone `$`, which begins a parameter.
 fn dollar_quoted(rest: &str) -> Option<usize> {
-    let tag = rest[1..]
-        .find(|c: char| !(c.is_alphanumeric() || c == '_'))
-        .filter(|end| rest[1 + end..].starts_with('$'))?;
+    let tag =
+        rest[1..].find(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|end| rest[1 + end..].starts_with('$'))?;
     let delimiter = &rest[..tag + 2];
-    let length = rest[delimiter.len()..]
-        .find(delimiter)
-        .map(|end| end + 2 * delimiter.len());
+    let length = rest[delimiter.len()..].find(delimiter).map(|end| end + 2 * delimiter.len());
     Some(length.unwrap_or(rest.len()))
 }
 
@@ -187,12 +172,7 @@ fn block_comment(rest: &str) -> usize {
 /// Length of a placeholder, well spelled or nearly so. `a<SRC_1` is a comparison: it has no closing bracket; so is
 /// `a<src AND b>c`: a name holds no white space.
 fn placeholder(rest: &str) -> Option<usize> {
-    let limit = rest
-        .char_indices()
-        .map(|(at, _)| at)
-        .take_while(|at| *at <= LONGEST)
-        .last()
-        .unwrap_or(0);
+    let limit = rest.char_indices().map(|(at, _)| at).take_while(|at| *at <= LONGEST).last().unwrap_or(0);
     let stop = |c: char| c == '>' || c == '<' || c == ',' || c == '=' || c.is_whitespace() || c.is_control();
     let end = 1 + rest.get(1..).and_then(|inner| inner.find(stop))?;
     if end > limit || !rest[end..].starts_with('>') {
@@ -201,10 +181,7 @@ fn placeholder(rest: &str) -> Option<usize> {
     let inner = &rest[1..end];
     let head_length = inner.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(inner.len());
     let (head, tail) = inner.split_at(head_length);
-    if !["SRC", "SNAP", "PREV"]
-        .iter()
-        .any(|known| head.eq_ignore_ascii_case(known))
-    {
+    if !["SRC", "SNAP", "PREV"].iter().any(|known| head.eq_ignore_ascii_case(known)) {
         return None;
     }
     let is_name = tail.is_empty()

@@ -21,16 +21,10 @@ fn refused(sql: &str) -> Error {
 fn every_form_is_bound_and_keeps_its_length() {
     let sql = "SELECT * FROM <SRC> , <SRC_1>, <SRC:db.orders>, <SNAP:users>, <PREV:users>";
     let bound = bound(sql);
-    assert_eq!(
-        bound.text,
-        "SELECT * FROM `SRC` , `SRC_1`, `SRC:db.orders`, `SNAP:users`, `PREV:users`"
-    );
+    assert_eq!(bound.text, "SELECT * FROM `SRC` , `SRC_1`, `SRC:db.orders`, `SNAP:users`, `PREV:users`");
     assert_eq!(bound.text.len(), sql.len());
-    let found: Vec<(usize, View, bool)> = bound
-        .references
-        .iter()
-        .map(|reference| (reference.source, reference.view, reference.by_position))
-        .collect();
+    let found: Vec<(usize, View, bool)> =
+        bound.references.iter().map(|reference| (reference.source, reference.view, reference.by_position)).collect();
     let expected = [
         (0, View::Changed, true),
         (1, View::Changed, true),
@@ -46,23 +40,9 @@ fn usage_says_what_of_each_source_is_named_and_whether_by_position() {
     let sources = names(&["a", "b", "c"]);
     let bound = bind("SELECT * FROM <SRC> JOIN <SNAP:b> JOIN <PREV:b>", &sources).unwrap();
     let usage = usage(&bound.references, &sources);
-    assert_eq!(
-        usage[0].views,
-        Views {
-            changed: true,
-            end: false,
-            begin: false
-        }
-    );
+    assert_eq!(usage[0].views, Views { changed: true, end: false, begin: false });
     assert!(usage[0].by_position);
-    assert_eq!(
-        usage[1].views,
-        Views {
-            changed: false,
-            end: true,
-            begin: true
-        }
-    );
+    assert_eq!(usage[1].views, Views { changed: false, end: true, begin: true });
     assert!(!usage[1].by_position);
     assert_eq!(usage[2].views, Views::default());
 }
@@ -120,13 +100,7 @@ fn comparisons_and_types_are_no_placeholders() {
 
 #[test]
 fn an_unknown_name_lists_what_there_is_and_suggests_the_nearest() {
-    let Error::Placeholder {
-        placeholder,
-        line,
-        column,
-        present,
-    } = refused("SELECT *\n  FROM <SRC:db.order>")
-    else {
+    let Error::Placeholder { placeholder, line, column, present } = refused("SELECT *\n  FROM <SRC:db.order>") else {
         panic!("expected a placeholder error");
     };
     assert_eq!((placeholder.as_str(), line, column), ("<SRC:db.order>", 2, 8));
@@ -136,37 +110,18 @@ fn an_unknown_name_lists_what_there_is_and_suggests_the_nearest() {
 
 #[test]
 fn an_index_without_a_source_and_misspelled_heads_are_refused() {
-    for sql in [
-        "<SRC_2>",
-        "<SRC_99>",
-        "<src:users>",
-        "<SNAP_0>",
-        "<SRC:>",
-        "<SNAP>",
-        "<SRC_x>",
-    ] {
+    for sql in ["<SRC_2>", "<SRC_99>", "<src:users>", "<SNAP_0>", "<SRC:>", "<SNAP>", "<SRC_x>"] {
         let text = refused(sql).to_string();
         assert!(text.contains(sql) && text.contains("did you mean"), "{text}");
     }
-    assert!(
-        refused("<SRC_99999999999999999999>")
-            .to_string()
-            .contains("<SRC_0> to <SRC_1>")
-    );
+    assert!(refused("<SRC_99999999999999999999>").to_string().contains("<SRC_0> to <SRC_1>"));
 }
 
 #[test]
 fn a_name_may_hold_quotes_and_slashes() {
     let sources = names(&["it's/here", "a`b", "c--d;e"]);
-    let bound = bind(
-        "SELECT * FROM <SRC:it's/here> JOIN <SRC:a`b> JOIN <SRC:c--d;e>",
-        &sources,
-    )
-    .unwrap();
-    assert_eq!(
-        bound.text,
-        "SELECT * FROM `SRC:it's/here` JOIN `SRC:a``b` JOIN `SRC:c--d;e`"
-    );
+    let bound = bind("SELECT * FROM <SRC:it's/here> JOIN <SRC:a`b> JOIN <SRC:c--d;e>", &sources).unwrap();
+    assert_eq!(bound.text, "SELECT * FROM `SRC:it's/here` JOIN `SRC:a``b` JOIN `SRC:c--d;e`");
     assert_eq!(bound.references.len(), 3);
 }
 
@@ -178,12 +133,7 @@ fn a_quoted_name_right_beside_a_placeholder_stays_a_name_of_its_own() {
 
 #[test]
 fn separators_are_seen_outside_literals_only() {
-    let separators = |sql: &str| {
-        tokenize(sql)
-            .iter()
-            .filter(|token| token.kind == Kind::Separator)
-            .count()
-    };
+    let separators = |sql: &str| tokenize(sql).iter().filter(|token| token.kind == Kind::Separator).count();
     assert_eq!(separators("SELECT ';'; SELECT `;` -- ;\n; /* ; */ SELECT 1"), 2);
 }
 

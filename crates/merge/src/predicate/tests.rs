@@ -22,22 +22,14 @@ fn of(expr: Expr) -> Condition {
 }
 
 fn int(column: &str, op: Op, value: i64) -> Predicate {
-    Predicate::Compare {
-        column: column.to_string(),
-        op,
-        literal: Literal::Int(value),
-    }
+    Predicate::Compare { column: column.to_string(), op, literal: Literal::Int(value) }
 }
 
 #[test]
 fn comparisons_cross_in_either_direction() {
     assert_eq!(of(col("id").gt(lit(5i64))), Condition::Only(int("id", Op::Gt, 5)));
     assert_eq!(of(lit(5i64).gt(col("id"))), Condition::Only(int("id", Op::Lt, 5)));
-    let text = Predicate::Compare {
-        column: "name".to_string(),
-        op: Op::Eq,
-        literal: Literal::Text("x".to_string()),
-    };
+    let text = Predicate::Compare { column: "name".to_string(), op: Op::Eq, literal: Literal::Text("x".to_string()) };
     assert_eq!(of(col("name").eq(lit("x"))), Condition::Only(text));
     let day = lit(ScalarValue::Date32(Some(19_000)));
     assert_eq!(of(col("day").lt_eq(day)), Condition::Only(int("day", Op::LtEq, 19_000)));
@@ -45,30 +37,14 @@ fn comparisons_cross_in_either_direction() {
 
 #[test]
 fn lists_nulls_flags_and_ranges_cross() {
-    let list = Predicate::In {
-        column: "id".to_string(),
-        literals: vec![Literal::Int(1), Literal::Int(2)],
-    };
+    let list = Predicate::In { column: "id".to_string(), literals: vec![Literal::Int(1), Literal::Int(2)] };
     let with_null = vec![lit(1i64), lit(ScalarValue::Int64(None)), lit(2i64)];
     assert_eq!(of(col("id").in_list(with_null, false)), Condition::Only(list));
     let neither = Predicate::And(vec![int("id", Op::NotEq, 1), int("id", Op::NotEq, 2)]);
-    assert_eq!(
-        of(col("id").in_list(vec![lit(1i64), lit(2i64)], true)),
-        Condition::Only(neither)
-    );
-    assert_eq!(
-        of(col("name").is_null()),
-        Condition::Only(Predicate::IsNull("name".to_string()))
-    );
-    assert_eq!(
-        of(col("name").is_not_null()),
-        Condition::Only(Predicate::IsNotNull("name".to_string()))
-    );
-    let closed = Predicate::Compare {
-        column: "open".to_string(),
-        op: Op::Eq,
-        literal: Literal::Bool(false),
-    };
+    assert_eq!(of(col("id").in_list(vec![lit(1i64), lit(2i64)], true)), Condition::Only(neither));
+    assert_eq!(of(col("name").is_null()), Condition::Only(Predicate::IsNull("name".to_string())));
+    assert_eq!(of(col("name").is_not_null()), Condition::Only(Predicate::IsNotNull("name".to_string())));
+    let closed = Predicate::Compare { column: "open".to_string(), op: Op::Eq, literal: Literal::Bool(false) };
     assert_eq!(of(Expr::Not(Box::new(col("open")))), Condition::Only(closed));
     let range = Predicate::And(vec![int("id", Op::GtEq, 1), int("id", Op::LtEq, 9)]);
     assert_eq!(of(col("id").between(lit(1i64), lit(9i64))), Condition::Only(range));
@@ -118,25 +94,10 @@ fn physical_filters_cross_as_logical_ones_do() {
     );
     let range = Predicate::And(vec![int("id", Op::GtEq, 1), int("id", Op::LtEq, 9)]);
     assert_eq!(from_physical(&bounds, &schema()), Condition::Only(range));
-    let list = in_list(
-        column("id"),
-        vec![constant_of(1i64), constant_of(2i64)],
-        &false,
-        &schema(),
-    )
-    .unwrap();
-    assert!(matches!(
-        from_physical(&list, &schema()),
-        Condition::Only(Predicate::In { .. })
-    ));
-    assert!(matches!(
-        from_physical(&is_null(column("id")).unwrap(), &schema()),
-        Condition::Only(_)
-    ));
-    assert!(matches!(
-        from_physical(&not(column("open")).unwrap(), &schema()),
-        Condition::Only(_)
-    ));
+    let list = in_list(column("id"), vec![constant_of(1i64), constant_of(2i64)], &false, &schema()).unwrap();
+    assert!(matches!(from_physical(&list, &schema()), Condition::Only(Predicate::In { .. })));
+    assert!(matches!(from_physical(&is_null(column("id")).unwrap(), &schema()), Condition::Only(_)));
+    assert!(matches!(from_physical(&not(column("open")).unwrap(), &schema()), Condition::Only(_)));
 }
 
 #[test]
@@ -157,9 +118,7 @@ fn a_filter_still_being_made_is_taken_as_it_is_now() {
     let dynamic = Arc::new(DynamicFilterPhysicalExpr::new(vec![column("id")], constant_of(true)));
     let filter: Arc<dyn PhysicalExpr> = Arc::clone(&dynamic) as Arc<dyn PhysicalExpr>;
     assert_eq!(from_physical(&filter, &schema()), Condition::Always);
-    dynamic
-        .update(binary(column("id"), Operator::Eq, constant_of(7i64)))
-        .unwrap();
+    dynamic.update(binary(column("id"), Operator::Eq, constant_of(7i64))).unwrap();
     assert_eq!(from_physical(&filter, &schema()), Condition::Only(int("id", Op::Eq, 7)));
     dynamic.update(constant_of(false)).unwrap();
     assert_eq!(from_physical(&filter, &schema()), Condition::Never);

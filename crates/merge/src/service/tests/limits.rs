@@ -16,9 +16,7 @@ fn wide_bench(memory: usize, split_bytes: u64) -> Bench {
     bench.split_bytes = split_bytes;
     bench.limits = limits(memory);
     let halves = |first: i64| vec![many(first, ROWS / 2), many(first + ROWS / 2, ROWS / 2)];
-    bench
-        .source("a", schema(), halves(0))
-        .source("b", schema(), halves(ROWS / 2))
+    bench.source("a", schema(), halves(0)).source("b", schema(), halves(ROWS / 2))
 }
 
 const FULL_OUTER: &str = "SELECT COALESCE(a.id, b.id) AS id, a.name AS a_name, b.name AS b_name \
@@ -30,10 +28,7 @@ fn assert_full_outer(bench: &Bench) {
     let only_a = rows.iter().filter(|row| row.ends_with("|null")).count() as i64;
     let only_b = rows.iter().filter(|row| row.contains("|null|")).count() as i64;
     assert_eq!((only_a, only_b), (ROWS / 2, ROWS / 2));
-    let mut ids: Vec<i64> = rows
-        .iter()
-        .map(|row| row.split('|').next().unwrap().parse().unwrap())
-        .collect();
+    let mut ids: Vec<i64> = rows.iter().map(|row| row.split('|').next().unwrap().parse().unwrap()).collect();
     ids.sort_unstable();
     assert!(ids.into_iter().eq(0..ROWS + ROWS / 2));
 }
@@ -45,11 +40,7 @@ async fn a_sort_that_does_not_fit_spills_and_is_right() {
     assert!(merged.spilled_bytes > 0);
     assert_eq!(merged.staged.rows_in as i64, ROWS);
     let rows = in_order(&bench.writer.batches());
-    assert!(
-        rows.iter()
-            .enumerate()
-            .all(|(at, row)| row.starts_with(&format!("{at}|")))
-    );
+    assert!(rows.iter().enumerate().all(|(at, row)| row.starts_with(&format!("{at}|"))));
     assert_eq!(bench.limits.budget.used(), 0, "everything is given back");
     assert!(bench.limits.budget.peak() <= 4 << 20);
 }
@@ -68,10 +59,7 @@ async fn a_full_outer_join_whose_build_side_runs_out_of_memory_is_sorted_and_mer
     let merged = bench.run(FULL_OUTER).await.unwrap();
     assert!(merged.spilled_bytes > 0);
     assert_full_outer(&bench);
-    assert_eq!(
-        merged.rows_read[0].1 as i64, ROWS,
-        "only the attempt that counts is counted"
-    );
+    assert_eq!(merged.rows_read[0].1 as i64, ROWS, "only the attempt that counts is counted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,10 +86,7 @@ async fn a_build_side_known_to_be_too_large_is_sorted_from_the_start() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_query_that_cannot_spill_fails_with_the_memory_error() {
     let bench = wide_bench(4 << 20, 1);
-    let error = bench
-        .run("SELECT COUNT(*) AS id, array_agg(name) AS names FROM <SRC:a>")
-        .await
-        .unwrap_err();
+    let error = bench.run("SELECT COUNT(*) AS id, array_agg(name) AS names FROM <SRC:a>").await.unwrap_err();
     assert!(matches!(error, Error::Memory { .. }), "{error:?}");
     assert_eq!((error.code(), error.retry()), (Code::Overloaded, Retry::Never));
     assert!(error.to_string().contains("raise `limits.memory`"), "{error}");
@@ -111,10 +96,7 @@ async fn a_query_that_cannot_spill_fails_with_the_memory_error() {
 async fn the_spill_limit_has_its_own_error() {
     let mut bench = wide_bench(4 << 20, 1);
     bench.limits.spill_bytes = 64 << 10;
-    let error = bench
-        .run("SELECT id, name FROM <SRC:a> ORDER BY name")
-        .await
-        .unwrap_err();
+    let error = bench.run("SELECT id, name FROM <SRC:a> ORDER BY name").await.unwrap_err();
     assert!(matches!(error, Error::Limit { limit: "spill", .. }), "{error:?}");
     assert!(error.to_string().contains("raise `limits.spill`"), "{error}");
 }
@@ -154,10 +136,7 @@ async fn the_time_limit_has_its_own_error() {
 async fn dropping_a_run_stops_it_and_gives_its_memory_back() {
     let bench = Bench::new().source("s", schema(), vec![batch(&[(1, "a", 1)]); 4]);
     bench.timeline.slow_down(Duration::from_secs(60));
-    let request = bench
-        .request("SELECT id, count(*) AS c FROM <SRC> GROUP BY id")
-        .await
-        .unwrap();
+    let request = bench.request("SELECT id, count(*) AS c FROM <SRC> GROUP BY id").await.unwrap();
     let service = bench.service();
     let mut run = Box::pin(service.run(request));
     assert!(tokio::time::timeout(Duration::from_secs(1), &mut run).await.is_err());

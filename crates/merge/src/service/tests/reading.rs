@@ -8,11 +8,7 @@ use super::super::*;
 use crate::fixtures::{Bench, batch, schema};
 
 fn bench() -> Bench {
-    let splits = vec![
-        batch(&[(1, "a", 10), (2, "b", 20)]),
-        batch(&[(3, "c", 30)]),
-        batch(&[(4, "d", 40)]),
-    ];
+    let splits = vec![batch(&[(1, "a", 10), (2, "b", 20)]), batch(&[(3, "c", 30)]), batch(&[(4, "d", 40)])];
     Bench::new().source("s", schema(), splits)
 }
 
@@ -24,11 +20,7 @@ async fn only_the_columns_and_rows_that_are_needed_are_asked_for() {
     assert_eq!(requests.len(), 3);
     for request in requests {
         assert_eq!(request.projection, Some(vec![0, 2]));
-        let expected = Predicate::Compare {
-            column: "id".to_string(),
-            op: Op::Gt,
-            literal: Literal::Int(2),
-        };
+        let expected = Predicate::Compare { column: "id".to_string(), op: Op::Gt, literal: Literal::Int(2) };
         assert_eq!(request.predicate, Some(expected));
         assert_eq!(request.schema, schema());
         assert_eq!(request.batch_rows, 8192);
@@ -40,26 +32,14 @@ async fn filters_reach_a_relation_through_views() {
     let bench = bench();
     let sql = "CREATE TEMP VIEW v AS SELECT id, upper(name) AS n FROM <SRC>; SELECT * FROM v WHERE id IN (1, 4)";
     assert_eq!(bench.rows(sql).await, ["1|A", "4|D"]);
-    assert!(
-        bench
-            .timeline
-            .requests()
-            .iter()
-            .all(|request| request.predicate.is_some())
-    );
+    assert!(bench.timeline.requests().iter().all(|request| request.predicate.is_some()));
 }
 
 #[tokio::test]
 async fn counting_rows_asks_for_one_column_only() {
     let bench = bench();
     assert_eq!(bench.rows("SELECT count(*) AS c FROM <SRC>").await, ["4"]);
-    assert!(
-        bench
-            .timeline
-            .requests()
-            .iter()
-            .all(|request| request.projection == Some(vec![0]))
-    );
+    assert!(bench.timeline.requests().iter().all(|request| request.projection == Some(vec![0])));
 }
 
 #[tokio::test]
@@ -69,20 +49,11 @@ async fn keys_of_a_small_side_narrow_the_scan_of_the_other() {
     let bench = bench.source("small", schema(), vec![batch(&[(3, "x", 1)])]);
     let mut bench = bench;
     bench.split_bytes = 100_000;
-    let bench = bench.source(
-        "large",
-        schema(),
-        vec![batch(&[(1, "a", 1), (3, "c", 3)]), batch(&[(9, "z", 9)])],
-    );
-    let rows = bench
-        .rows("SELECT l.id, l.name FROM <SRC:large> l JOIN <SRC:small> s ON l.id = s.id")
-        .await;
+    let bench = bench.source("large", schema(), vec![batch(&[(1, "a", 1), (3, "c", 3)]), batch(&[(9, "z", 9)])]);
+    let rows = bench.rows("SELECT l.id, l.name FROM <SRC:large> l JOIN <SRC:small> s ON l.id = s.id").await;
     assert_eq!(rows, ["3|c"]);
     let requests = bench.timeline.requests();
-    let large: Vec<_> = requests
-        .iter()
-        .filter(|request| request.split.path.starts_with("large"))
-        .collect();
+    let large: Vec<_> = requests.iter().filter(|request| request.split.path.starts_with("large")).collect();
     assert!(!large.is_empty());
     for request in large {
         let text = format!("{:?}", request.predicate);
@@ -95,10 +66,7 @@ async fn an_empty_relation_has_the_same_schema_as_a_full_one() {
     let sql = "SELECT id, upper(name) AS n, sum(amount) AS total FROM <SRC> GROUP BY id, name";
     let full = bench();
     let empty = Bench::new().source("s", schema(), Vec::new());
-    assert_eq!(
-        full.check(sql).await.unwrap().schema,
-        empty.check(sql).await.unwrap().schema
-    );
+    assert_eq!(full.check(sql).await.unwrap().schema, empty.check(sql).await.unwrap().schema);
     assert_eq!(full.rows(sql).await.len(), 4);
     assert_eq!(empty.rows(sql).await, Vec::<String>::new());
 }
@@ -109,10 +77,7 @@ async fn without_sql_the_rows_pass_through() {
     let mut request = bench.request("SELECT * FROM <SRC>").await.unwrap();
     request.sql = None;
     let merged = bench.service().run(request).await.unwrap();
-    assert_eq!(
-        crate::fixtures::shown(&bench.writer.batches()),
-        ["1|a|10", "2|b|20", "3|c|30", "4|d|40"]
-    );
+    assert_eq!(crate::fixtures::shown(&bench.writer.batches()), ["1|a|10", "2|b|20", "3|c|30", "4|d|40"]);
     assert_eq!(merged.staged.rows_in, 4);
 }
 
@@ -124,11 +89,8 @@ async fn rows_read_are_counted_per_source() {
     let sql = "SELECT id FROM <SRC:s> UNION ALL SELECT id FROM <SRC:t> UNION ALL SELECT id FROM <SNAP:t> \
                UNION ALL SELECT id FROM <PREV:t>";
     let merged = bench.run(sql).await.unwrap();
-    let counts: Vec<(String, u64)> = merged
-        .rows_read
-        .iter()
-        .map(|(source, rows)| (source.to_string(), *rows))
-        .collect();
+    let counts: Vec<(String, u64)> =
+        merged.rows_read.iter().map(|(source, rows)| (source.to_string(), *rows)).collect();
     assert_eq!(counts, [("s".to_string(), 4), ("t".to_string(), 4)]);
 }
 
@@ -158,18 +120,12 @@ async fn a_stream_that_fails_midway_ends_with_the_same_error_at_the_writer() {
     assert_eq!(error.reason(), "FILE_GONE");
     let failures = bench.writer.failures();
     assert_eq!(failures.len(), 1);
-    assert_eq!(
-        (failures[0].code, failures[0].retry, failures[0].reason),
-        (Code::Conflict, Retry::Rebase, "FILE_GONE")
-    );
+    assert_eq!((failures[0].code, failures[0].retry, failures[0].reason), (Code::Conflict, Retry::Rebase, "FILE_GONE"));
 }
 
 #[tokio::test]
 async fn a_value_that_cannot_be_computed_fails_the_batch() {
-    let error = bench()
-        .run("SELECT CAST(name AS BIGINT) AS id FROM <SRC>")
-        .await
-        .unwrap_err();
+    let error = bench().run("SELECT CAST(name AS BIGINT) AS id FROM <SRC>").await.unwrap_err();
     assert!(matches!(error, Error::Execution { .. }), "{error:?}");
     assert_eq!(error.code(), Code::Invalid);
 }
@@ -204,10 +160,5 @@ async fn a_relation_that_was_not_planned_is_a_bug_that_says_so() {
     let mut request = bench.request("SELECT id FROM <SRC>").await.unwrap();
     request.sql = Some("SELECT id FROM <SNAP:s>".to_string());
     let error = bench.service().run(request).await.unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("`<SNAP:s>` is named by the SQL, but was not planned"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("`<SNAP:s>` is named by the SQL, but was not planned"), "{error}");
 }

@@ -7,15 +7,8 @@ use crate::fixtures::{Bench, batch, in_order, schema};
 fn bench() -> Bench {
     Bench::new()
         .source("orders", schema(), vec![batch(&[(1, "one", 10), (2, "two", 20)])])
-        .source(
-            "users",
-            schema(),
-            vec![batch(&[(2, "zwei", 200)]), batch(&[(3, "drei", 300)])],
-        )
-        .tables(
-            vec![batch(&[(1, "eins", 100), (2, "zwei", 200), (3, "drei", 300)])],
-            vec![batch(&[(1, "eins", 100)])],
-        )
+        .source("users", schema(), vec![batch(&[(2, "zwei", 200)]), batch(&[(3, "drei", 300)])])
+        .tables(vec![batch(&[(1, "eins", 100), (2, "zwei", 200), (3, "drei", 300)])], vec![batch(&[(1, "eins", 100)])])
 }
 
 #[tokio::test]
@@ -88,17 +81,11 @@ async fn common_spark_functions_work_on_stored_types() {
         ("upper(trim('  x '))", "X"),
         ("date_add(DATE '2024-01-31', 1)", "2024-02-01"),
         ("CAST('2024-01-01 10:00:00' AS TIMESTAMP)", "2024-01-01T10:00:00Z"),
-        (
-            "date_trunc('month', TIMESTAMP '2024-03-05 10:00:00')",
-            "2024-03-01T00:00:00Z",
-        ),
+        ("date_trunc('month', TIMESTAMP '2024-03-05 10:00:00')", "2024-03-01T00:00:00Z"),
         ("EXTRACT(YEAR FROM DATE '2024-03-05')", "2024"),
         ("regexp_replace(name, '\\\\w', 'x')", "xne"),
         ("CAST(id AS DECIMAL(10,2))", "1.00"),
-        (
-            "sha2(name, 256)",
-            "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed",
-        ),
+        ("sha2(name, 256)", "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"),
         ("round(2.567, 2)", "2.57"),
         ("abs(-5)", "5"),
         ("greatest(id, 5)", "5"),
@@ -125,13 +112,9 @@ async fn the_latest_row_of_each_key_is_kept_by_the_usual_query() {
 #[tokio::test]
 async fn exploding_a_list_drops_empty_ones_unless_asked_for() {
     let lists = "(VALUES (1, ARRAY(10, 20)), (2, CAST(NULL AS ARRAY<BIGINT>))) AS t(id, list)";
-    let rows = bench()
-        .rows(&format!("SELECT id, explode(list) AS e FROM {lists}"))
-        .await;
+    let rows = bench().rows(&format!("SELECT id, explode(list) AS e FROM {lists}")).await;
     assert_eq!(rows, ["1|10", "1|20"]);
-    let rows = bench()
-        .rows(&format!("SELECT id, explode_outer(list) AS e FROM {lists}"))
-        .await;
+    let rows = bench().rows(&format!("SELECT id, explode_outer(list) AS e FROM {lists}")).await;
     assert_eq!(rows, ["1|10", "1|20", "2|null"]);
 }
 
@@ -157,8 +140,5 @@ async fn stored_types_are_what_the_writer_gets() {
     let sql = "SELECT id, ROW_NUMBER() OVER (ORDER BY id) AS rn, CAST(amount AS SMALLINT) AS small, \
                named_struct('a', name, 'b', ARRAY(id)) AS st, map('k', id) AS m FROM <SRC:orders>";
     let rows = bench().rows(sql).await;
-    assert_eq!(
-        rows,
-        ["1|1|10|{a: one, b: [1]}|{k: 1}", "2|2|20|{a: two, b: [2]}|{k: 2}"]
-    );
+    assert_eq!(rows, ["1|1|10|{a: one, b: [1]}|{k: 1}", "2|2|20|{a: two, b: [2]}|{k: 2}"]);
 }
