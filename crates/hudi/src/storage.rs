@@ -177,7 +177,10 @@ impl Storage {
 
     /// Reads many files at once; the order of the answers is the order of the names.
     pub async fn read_all(&self, files: &[String]) -> Result<Vec<Option<Bytes>>> {
-        futures::stream::iter(files).map(|file| self.get(file)).buffered(REQUESTS_AT_ONCE).try_collect().await
+        // Owned names: a future over a borrowed one cannot be sent between threads.
+        let names = files.iter().cloned();
+        let read = names.map(|file| async move { self.get(&file).await });
+        futures::stream::iter(read).buffered(REQUESTS_AT_ONCE).try_collect().await
     }
 
     fn entry(&self, meta: &ObjectMeta) -> Entry {
