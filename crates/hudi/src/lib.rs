@@ -50,7 +50,7 @@ pub use listing::{has_file_listing, list_base_files, list_directories};
 pub use mdt_read::read_file_listing;
 pub use parquet_file::{commit_time_range, file_schema};
 pub use row_groups::{Bound, ColumnRange, Prune};
-pub use scan::{BatchStream, FileScan, open_scan, scan_file};
+pub use scan::{BatchStream, FileScan, open_scan};
 pub use slices::{
     BaseFile, Completions, FileSlice, GroupKey, Standing, completed_replacements, completions_for, current_slices,
     read_metadata, replaced_groups, select_slices,

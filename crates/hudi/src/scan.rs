@@ -84,27 +84,6 @@ pub async fn open_scan(storage: &Storage, scan: FileScan) -> Result<BatchStream>
     Ok(stream_runs(source, runs, shape))
 }
 
-/// Opens a whole file in the columns and types of `schema`, which may be a part of the table's.
-pub async fn scan_file(
-    storage: &Storage,
-    path: &str,
-    bytes: u64,
-    schema: SchemaRef,
-    batch_rows: usize,
-) -> Result<BatchStream> {
-    let scan = FileScan {
-        path: path.to_string(),
-        bytes,
-        schema,
-        projection: None,
-        constants: BTreeMap::new(),
-        instants: None,
-        prune: None,
-        batch_rows,
-    };
-    open_scan(storage, scan).await
-}
-
 /// Everything that is needed to open a stream over some of the file's row groups.
 struct RunSource {
     scan: FileScan,
@@ -304,3 +283,6 @@ async fn next_batch(decoding: Option<Decoding>) -> Option<(Result<RecordBatch>, 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

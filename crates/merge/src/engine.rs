@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One engine per attempt of a batch: its relations, its views, its memory and its temporary files, and nothing that
+//! outlives it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::temporal_conversions::timestamp_ms_to_datetime;
+use datafusion::catalog::view::ViewTable;
+use datafusion::datasource::provider_as_source;
+use datafusion::error::DataFusionError;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::execution::{SendableRecordBatchStream, SessionStateDefaults};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
+use datafusion::prelude::SessionConfig;
+use datafusion_spark::planner::SparkFunctionPlanner;
+use tributary_api::merge::{Error, MergeLimits};
+use tributary_api::timeline::{Relation, Timeline};
+use tributary_types::SourceName;
+
+use crate::error::{from_planning, internal, sql_error};
+use crate::functions::Functions;
+use crate::joins::Joins;
+use crate::memory::QueryPool;
+use crate::output;
+use crate::placeholders::Reference;
+use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
+use crate::relation::{RelationTable, Source};
+use crate::sandbox;
+use crate::script::Script;
+use crate::settings::Settings;
+
+/// Sorting keeps this much aside to merge what it spilled, unless the share is too small for it.
+const SORT_RESERVATION: usize = 10 << 20;
+/// Memory below which a further partition makes a query fail rather than fast.
+const PARTITION_MEMORY: usize = 16 << 20;
+/// Memory of a partition that each row of a record batch is taken to need. Sorting holds two batches of every file it
+/// merges, and a query sorts in several places.
+const MEMORY_PER_BATCH_ROW: usize = 8 << 10;
+const SMALLEST_BATCH: usize = 128;
+
+/// In how many partitions a query runs, and how large its record batches are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    partitions: usize,
+    batch_rows: usize,
+}
+
+/// Fits partitions and batches into the query's memory: each partition holds batches of its own in every operator.
+fn fit(share: usize, joins: Joins, parallelism: usize, batch_rows: usize) -> Shape {
+    let affordable = (share / PARTITION_MEMORY).clamp(1, parallelism.max(1));
+    let partitions = match joins {
+        Joins::Hash => affordable,
+        // The engine never plans a sort-merge join for a single partition.
+        Joins::SortMerge => affordable.max(2),
+    };
+    let affordable_rows = share / partitions / MEMORY_PER_BATCH_ROW;
+    Shape { partitions, batch_rows: affordable_rows.clamp(SMALLEST_BATCH.min(batch_rows), batch_rows) }
+}
+
+/// A relation that the SQL names, with its pinned content.
+#[derive(Debug, Clone)]
+pub(crate) struct Named {
+    pub(crate) reference: Reference,
+    pub(crate) relation: Relation,
+}
+
+/// What a batch asks to be run.
+pub(crate) struct Job {
+    pub(crate) script: Script,
+    pub(crate) sources: Vec<SourceName>,
+    pub(crate) relations: Vec<Named>,
+    pub(crate) limits: MergeLimits,
+    /// What `now()` is, milliseconds since the epoch.
+    pub(crate) now_millis: i64,
+}
+
+/// A planned attempt to run a job.
+pub(crate) struct Attempt {
+    /// Schema of the rows.
+    pub(crate) schema: SchemaRef,
+    pub(crate) pool: Arc<QueryPool>,
+    pub(crate) joins: Joins,
+    logical: LogicalPlan,
+    physical: Arc<dyn ExecutionPlan>,
+    state: SessionState,
+    rows_read: Vec<Arc<AtomicU64>>,
+}
+
+/// Plans `job` with `joins`.
+pub(crate) async fn plan(
+    job: &Job,
+    joins: Joins,
+    timeline: &Arc<dyn Timeline>,
+    functions: &Functions,
+    settings: &Settings,
+) -> Result<Attempt, Error> {
+    let pool = Arc::new(QueryPool::new(job.limits.budget.clone(), settings.query_share_percent));
+    let shape = fit(pool.share(), joins, job.limits.parallelism, settings.batch_rows);
+    let state = session(job, config(shape, joins, pool.share()), &pool, functions, settings)?;
+    let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
+    let mut tables = relations(job, timeline, &rows_read, shape, settings);
+    for view in &job.script.views {
+        let is_relation = job.relations.iter().any(|named| named.reference.table == view.name);
+        if is_relation {
+            return Err(sql_error(view.place, format!("view `{}` has the name of a relation", view.name)));
+        }
+        sandbox::check_query(&view.query, tables.keys(), functions)?;
+        let planned = plan_query(&state, &tables, &view.query).map_err(|error| from_planning(&error))?;
+        // Checked at each view: views of views could grow without bound before the query is seen.
+        sandbox::check_plan(&planned, settings)?;
+        let view_table = ViewTable::new(planned, None);
+        tables.insert(view.name.clone(), provider_as_source(Arc::new(view_table)));
+    }
+    sandbox::check_query(&job.script.query, tables.keys(), functions)?;
+    let planned = plan_query(&state, &tables, &job.script.query).map_err(|error| from_planning(&error))?;
+    sandbox::check_plan(&planned, settings)?;
+    let (normalised, schema) = output::normalise(planned)?;
+    let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
+    let physical =
+        state.query_planner().create_physical_plan(&logical, &state).await.map_err(|error| from_planning(&error))?;
+    Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
+}
+
+impl Attempt {
+    /// Starts the query. Dropping the stream stops it.
+    pub(crate) fn start(&self) -> Result<SendableRecordBatchStream, DataFusionError> {
+        execute_stream(Arc::clone(&self.physical), self.state.task_ctx())
+    }
+
+    pub(crate) fn physical(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.physical
+    }
+
+    /// The plans, for people.
+    pub(crate) fn describe(&self) -> (String, String) {
+        (self.logical.display_indent().to_string(), displayable(self.physical.as_ref()).indent(false).to_string())
+    }
+
+    /// Rows read of each source so far, in pipeline order.
+    pub(crate) fn rows_read(&self) -> Vec<u64> {
+        self.rows_read.iter().map(|rows| rows.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Bytes spilled so far.
+    pub(crate) fn spilled_bytes(&self) -> u64 {
+        spilled_bytes(&self.physical)
+    }
+}
+
+fn spilled_bytes(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let own = plan.metrics().and_then(|metrics| metrics.spilled_bytes()).unwrap_or(0);
+    plan.children().into_iter().fold(own as u64, |sum, child| sum + spilled_bytes(child))
+}
+
+fn relations(
+    job: &Job,
+    timeline: &Arc<dyn Timeline>,
+    rows_read: &[Arc<AtomicU64>],
+    shape: Shape,
+    settings: &Settings,
+) -> Tables {
+    let mut tables = Tables::new();
+    for Named { reference, relation } in &job.relations {
+        let source = Source {
+            name: format!("<{}>", reference.table),
+            schema: Arc::clone(&relation.schema),
+            timeline: Arc::clone(timeline),
+            rows: Arc::clone(&rows_read[reference.source]),
+            batch_rows: shape.batch_rows,
+            expansion: settings.expansion,
+        };
+        let table = RelationTable::new(source, relation.clone());
+        tables.insert(reference.table.clone(), provider_as_source(Arc::new(table)));
+    }
+    tables
+}
+
+fn session(
+    job: &Job,
+    config: SessionConfig,
+    pool: &Arc<QueryPool>,
+    functions: &Functions,
+    settings: &Settings,
+) -> Result<SessionState, Error> {
+    let mode = match &settings.spill_dir {
+        Some(directory) => DiskManagerMode::Directories(vec![directory.clone()]),
+        None => DiskManagerMode::OsTmpDirectory,
+    };
+    let disk = DiskManagerBuilder::default().with_mode(mode).with_max_temp_directory_size(job.limits.spill_bytes);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::clone(pool) as _)
+        .with_disk_manager_builder(disk)
+        .build_arc()
+        .map_err(|error| internal(format!("no temporary directory for the query: {error}")))?;
+    let mut planners: Vec<Arc<_>> = vec![Arc::new(SparkDivision) as _, Arc::new(SparkFunctionPlanner) as _];
+    planners.extend(SessionStateDefaults::default_expr_planners());
+    let builder = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_expr_planners(planners);
+    let mut state = functions.register(builder).build();
+    state.mark_start_execution();
+    let now = timestamp_ms_to_datetime(job.now_millis).map(|now| now.and_utc());
+    state.execution_props_mut().query_execution_start_time = now;
+    Ok(state)
+}
+
+fn config(shape: Shape, joins: Joins, share: usize) -> SessionConfig {
+    let mut config = SessionConfig::new()
+        .with_target_partitions(shape.partitions)
+        .with_batch_size(shape.batch_rows)
+        .with_information_schema(false)
+        .with_create_default_catalog_and_schema(false);
+    let options = config.options_mut();
+    options.execution.time_zone = Some(ZONE.to_string());
+    options.execution.enable_recursive_ctes = false;
+    options.execution.sort_spill_reservation_bytes = SORT_RESERVATION.min(share / (16 * shape.partitions));
+    options.optimizer.prefer_hash_join = joins == Joins::Hash;
+    options.optimizer.repartition_joins = true;
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_enough_memory_a_query_gets_all_it_asks_for() {
+        let shape = Shape { partitions: 8, batch_rows: 8192 };
+        assert_eq!(fit(8 << 30, Joins::Hash, 8, 8192), shape);
+        assert_eq!(fit(8 << 30, Joins::SortMerge, 8, 8192), shape);
+    }
+
+    #[test]
+    fn with_little_memory_it_runs_in_fewer_partitions_and_smaller_batches() {
+        assert_eq!(fit(38 << 20, Joins::Hash, 8, 8192), Shape { partitions: 2, batch_rows: 2432 });
+        assert_eq!(fit(5 << 20, Joins::Hash, 8, 8192), Shape { partitions: 1, batch_rows: 640 });
+        assert_eq!(fit(0, Joins::Hash, 0, 8192), Shape { partitions: 1, batch_rows: 128 });
+        assert_eq!(fit(0, Joins::Hash, 1, 16), Shape { partitions: 1, batch_rows: 16 });
+    }
+
+    #[test]
+    fn a_sort_merge_join_needs_two_partitions() {
+        assert_eq!(fit(5 << 20, Joins::SortMerge, 1, 8192), Shape { partitions: 2, batch_rows: 320 });
+    }
+}
