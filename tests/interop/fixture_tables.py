@@ -71,6 +71,10 @@ def _typed_row(i, region, ts):
     )
 
 
+def typed_rows(numbers, ts):
+    return [_typed_row(i, REGIONS[i % len(REGIONS)], ts) for i in numbers]
+
+
 def build_partitioned(spark, path):
     """Two partition columns, hive style and url encoded, every type, a schema that grows."""
     table = HudiTable(
@@ -81,16 +85,14 @@ def build_partitioned(spark, path):
         ordering="ts",
         extra={"hoodie.datasource.write.partitionpath.urlencode": "true"},
     )
-    rows = [_typed_row(i, region, 1) for i, region in enumerate(REGIONS)]
-    table.write(spark.createDataFrame(rows, PARTITIONED), "insert")
+    table.write(spark.createDataFrame(typed_rows(range(9), 1), PARTITIONED), "insert")
 
-    again = [_typed_row(i, REGIONS[i], 2) for i in (0, 1, 4)] + [_typed_row(9, "plain", 2)]
-    changed = spark.createDataFrame(again, PARTITIONED)
+    changed = spark.createDataFrame(typed_rows([0, 1, 4, 9], 2), PARTITIONED)
     table.write(changed.withColumn("a_string", functions.concat(functions.lit("changed "), "a_string")))
 
     # A nullable column is added and `an_int` becomes a long; untouched files keep the old types.
     wider = PARTITIONED.replace("an_int int", "an_int long") + ", added string"
-    grown = [_typed_row(i, REGIONS[i], 3) for i in (0, 2)] + [_typed_row(10, "plain", 3)]
+    grown = typed_rows([0, 2, 10], 3)
     grown = [row[:4] + (None if row[4] is None else (1 << 33) + row[4],) + row[5:] for row in grown]
     table.write(spark.createDataFrame([row + (f"new {row[0]}",) for row in grown], wider))
     return table

@@ -77,10 +77,18 @@ def windows(table, writes):
             window["rows"] = plain_spark(table.incremental(begin, write.completed), HIDDEN)
         except Exception as error:  # Spark refuses windows whose files were cleaned.
             window["rows"] = None
-            window["error"] = str(error).strip().splitlines()[0].replace(table.path, "<table>")
+            window["error"] = reason(error).replace(table.path, "<table>")
         found.append(window)
         begin = write.completed
     return found
+
+
+def reason(error):
+    """The first line of the innermost cause of a Java exception."""
+    cause = getattr(error, "java_exception", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(error if cause is None else cause.toString()).strip().splitlines()[0]
 
 
 def write_json(path, content):

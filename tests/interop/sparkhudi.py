@@ -6,6 +6,7 @@ depends on the Hudi version is in this file.
 """
 
 import os
+import tempfile
 import time
 from collections import namedtuple
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 os.environ["TZ"] = "UTC"
 time.tzset()
 
-from pyspark.sql import SparkSession  # noqa: E402
+from pyspark.sql import SparkSession, functions  # noqa: E402
 
 META_COLUMNS = [
     "_hoodie_commit_time",
@@ -40,6 +41,8 @@ def start_session(app_name):
         SparkSession.builder.master("local[1]")
         .appName(app_name)
         .config("spark.jars", bundle)
+        # Spark creates this folder, always empty here, wherever it is started.
+        .config("spark.sql.warehouse.dir", os.path.join(tempfile.gettempdir(), "tributary-spark-warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "1")
@@ -96,9 +99,9 @@ class HudiTable:
             options["hoodie.table.ordering.fields"] = ordering
         return options
 
-    def write(self, rows, operation="upsert", **extra):
-        """Commits a DataFrame; `extra` are further options with `_` for the dots left out."""
-        options = {**self._options, **extra.pop("options", {})}
+    def write(self, rows, operation="upsert", options=None):
+        """Commits a DataFrame; `options` are added to those of the table."""
+        options = {**self._options, **(options or {})}
         options["hoodie.datasource.write.operation"] = operation
         exists = Path(self.path, ".hoodie").exists()
         writer = rows.coalesce(1).write.format("hudi").options(**options)
@@ -111,17 +114,34 @@ class HudiTable:
         return reader.load(self.path)
 
     def incremental(self, begin, end=None, metadata=None):
-        """Rows written by instants that completed in (begin, end]."""
+        """Rows written by instants that completed in (begin, end], or an error if files of
+        theirs are gone: without the last option Spark would silently read today's table and
+        return only those rows that nobody changed since."""
         enabled = self.metadata if metadata is None else metadata
         reader = (
             self.spark.read.format("hudi")
             .option("hoodie.metadata.enable", str(enabled).lower())
             .option("hoodie.datasource.query.type", "incremental")
             .option("hoodie.datasource.read.begin.instanttime", begin)
+            .option("hoodie.datasource.read.incr.fallback.fulltablescan.enable", "false")
         )
         if end:
             reader = reader.option("hoodie.datasource.read.end.instanttime", end)
-        return reader.load(self.path)
+        return self._decode_partitions(reader.load(self.path))
+
+    def _decode_partitions(self, frame):
+        """Hudi 1.2.0's incremental query returns url-encoded partition values still encoded
+        (`a%2Fb`); its snapshot query decodes them. Make both alike."""
+        properties = self.properties()
+        if properties.get("hoodie.datasource.write.partitionpath.urlencode") != "true":
+            return frame
+        for column in properties["hoodie.table.partition.fields"].split(","):
+            if column in frame.columns:
+                # Hudi leaves `+` as it is, url_decode would make it a space.
+                kept = functions.replace(functions.col(column), functions.lit("+"), functions.lit("%2B"))
+                decoded = functions.url_decode(kept)
+                frame = frame.withColumn(column, decoded)
+        return frame
 
     # -- what Hudi's Java classes report --------------------------------------------
 
@@ -136,6 +156,11 @@ class HudiTable:
         """Completed instants of the active timeline, oldest completion first."""
         timeline = self.meta_client().getActiveTimeline()
         return _read_instants(timeline)
+
+    def last_write(self):
+        """The newest instant that wrote rows: table services are no news to a reader."""
+        writes = [i for i in self.instants() if i.operation not in (None, "CLUSTER", "COMPACT")]
+        return writes[-1]
 
     def archived_instants(self):
         """Completed instants that moved to the timeline's history."""

@@ -87,6 +87,8 @@ impl Proposal<'_> {
                 _ => Some(file.path.clone()),
             })
         });
+        // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
+        let checks: Vec<_> = checks.collect();
         let found: Vec<Option<String>> =
             futures::stream::iter(checks).buffer_unordered(REQUESTS_AT_ONCE).try_collect().await?;
         Ok(found.into_iter().flatten().collect())
@@ -136,7 +138,9 @@ impl Proposal<'_> {
                     }
                     Ok(None) => ::metrics::counter!(metrics::READ_BACKS, "found" => "absent").increment(1),
                     // Not even a look is possible: the next try may be.
-                    Err(error) => last = Some(error),
+                    Err(error) => {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "a commit cannot be read back yet");
+                    }
                 }
             }
             let instant = permit.instant();

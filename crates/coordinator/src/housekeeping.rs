@@ -26,7 +26,8 @@ pub(crate) async fn clear_dead_instants(
     let fail = |e| target_error(storage.url(), "rolling back a dead instant", e);
     let mut done = Vec::new();
     let mut timeline = target.timeline.clone();
-    while let Some(rollback) = pending_rollbacks(&timeline).next().cloned() {
+    loop {
+        let Some(rollback) = pending_rollbacks(&timeline).next().cloned() else { break };
         let completed = mint(clock, target, &timeline);
         done.push(resume_rollback(storage, &directory, &rollback, &completed).await.map_err(fail)?);
         timeline = load_timeline(storage, &target.config).await?;

@@ -110,7 +110,9 @@ async fn align(
 }
 
 async fn plan_all(roles: &Roles, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
-    Ok(try_join_all(requests.iter().map(|request| roles.timeline.plan(request.clone()))).await?)
+    // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
+    let plans: Vec<_> = requests.iter().map(|request| roles.timeline.plan(request.clone())).collect();
+    Ok(try_join_all(plans).await?)
 }
 
 fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> Result<PlanRequest, Error> {

@@ -82,7 +82,7 @@ pub async fn find_archived_metadata(
     Ok(found)
 }
 
-async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u64>> {
+pub(crate) async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u64>> {
     let file = format!("{directory}/_version_");
     let Some(bytes) = storage.get(&file).await? else {
         return Ok(None);
@@ -91,7 +91,7 @@ async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u6
     text.trim().parse().map(Some).map_err(|_| Error::corrupt(&file, format!("`{}` is no number", text.trim())))
 }
 
-async fn manifest_files(storage: &Storage, directory: &str, version: u64) -> Result<Option<Vec<String>>> {
+pub(crate) async fn manifest_files(storage: &Storage, directory: &str, version: u64) -> Result<Option<Vec<String>>> {
     let manifest_file = format!("{directory}/manifest_{version}");
     let Some(bytes) = storage.get(&manifest_file).await? else {
         return Ok(None);

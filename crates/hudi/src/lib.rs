@@ -19,10 +19,16 @@ mod stores;
 pub mod target;
 mod timeline;
 
+mod archive;
 mod listing;
 mod log_blocks;
 mod mdt_read;
+mod parquet_file;
+mod row_groups;
+mod scan;
+mod shape;
 mod slices;
+mod widen;
 
 pub use avro::{
     META_COLUMNS, arrow_schema, avro_schema, check_name, is_meta_column, meta_fields, with_meta_columns,
@@ -39,9 +45,14 @@ pub use storage::{Entry, PutNew, REQUESTS_AT_ONCE, Storage, Stores};
 pub use stores::SystemStores;
 pub use timeline::{Action, Instant, Timeline, completed_path, inflight_path, requested_path};
 
+pub use archive::{HistoryFile, archived_metadata, history_files, history_version, read_history_file};
 pub use listing::{has_file_listing, list_base_files, list_directories};
 pub use mdt_read::read_file_listing;
+pub use parquet_file::{commit_time_range, file_schema};
+pub use row_groups::{Bound, ColumnRange, Prune};
+pub use scan::{BatchStream, FileScan, open_scan};
 pub use slices::{
     BaseFile, Completions, FileSlice, GroupKey, Standing, completed_replacements, completions_for, current_slices,
     read_metadata, replaced_groups, select_slices,
 };
+pub use widen::{Mismatch, Widening, plan_widening};

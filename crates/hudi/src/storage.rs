@@ -177,7 +177,9 @@ impl Storage {
 
     /// Reads many files at once; the order of the answers is the order of the names.
     pub async fn read_all(&self, files: &[String]) -> Result<Vec<Option<Bytes>>> {
-        futures::stream::iter(files).map(|file| self.get(file)).buffered(REQUESTS_AT_ONCE).try_collect().await
+        // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
+        let reads: Vec<_> = files.iter().map(|file| self.get(file)).collect();
+        futures::stream::iter(reads).buffered(REQUESTS_AT_ONCE).try_collect().await
     }
 
     fn entry(&self, meta: &ObjectMeta) -> Entry {

@@ -118,7 +118,7 @@ impl Staging<'_> {
         let sorted = self.sort(batches, &seen.partitions, staged).await?;
         staged.files = self.insert_batches(&sorted.rows.batches, &sorted.new).await?;
         let Sorted { rows, by_slice, .. } = sorted;
-        self.rewrite(&rows, by_slice.into_keys(), staged).await
+        self.rewrite(&rows, by_slice.into_keys().collect(), staged).await
     }
 
     /// Rows are in parts by key. Each part is tagged alone; what it has for a stored slice waits in a second spool
@@ -155,13 +155,13 @@ impl Staging<'_> {
             Spooled::Memory(batches, _held) => {
                 let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
                 let by_slice = self.by_slice(&rows, &seen.partitions).await?;
-                self.rewrite(&rows, by_slice.into_keys(), staged).await
+                self.rewrite(&rows, by_slice.into_keys().collect(), staged).await
             }
             Spooled::Parts(parts) => {
                 for (number, slice) in self.slices_in(&seen.partitions) {
                     let rows = Arc::new(self.updates_of(&slice, &parts, rule.as_ref()).await?);
                     if !rows.winners.is_empty() {
-                        self.rewrite(&rows, [number], staged).await?;
+                        self.rewrite(&rows, vec![number], staged).await?;
                     }
                 }
                 Ok(())
@@ -235,7 +235,7 @@ impl Staging<'_> {
     async fn rewrite(
         &self,
         rows: &Arc<KeyedRows>,
-        slices: impl IntoIterator<Item = u32>,
+        slices: Vec<u32>,
         staged: &mut Staged,
     ) -> Result<(), Error> {
         let jobs = slices.into_iter().map(|number| {
@@ -243,6 +243,7 @@ impl Staging<'_> {
             let (slice, task) = (self.request.slices[number as usize].clone(), self.next_task());
             async move { rewrite_group(&context, &slice, &rows, task).await }
         });
+        let jobs: Vec<_> = jobs.collect();
         let done: Vec<Rewritten> = run_jobs(jobs, self.settings.parallelism).await?;
         for rewritten in done {
             staged.rows_outdated += rewritten.outdated;
@@ -273,6 +274,7 @@ impl Staging<'_> {
             let context = Arc::clone(&self.context);
             async move { write_group(&context, group).await }
         });
+        let jobs: Vec<_> = jobs.collect();
         run_jobs(jobs, self.settings.parallelism).await
     }
 

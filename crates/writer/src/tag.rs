@@ -49,6 +49,8 @@ pub(crate) async fn tag(
         let (number, slice, context, rows) = (*number, slice.clone(), Arc::clone(context), Arc::clone(rows));
         async move { Ok((number, search(&context, &slice, &rows).await?)) }
     });
+    // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
+    let searches: Vec<_> = searches.collect();
     let mut tags = Tags { slices_of: vec![Vec::new(); rows.winners.len()] };
     for (slice, found) in run_jobs(searches, parallelism).await? {
         for winner in found {

@@ -56,11 +56,8 @@ pub async fn list_markers(storage: &Storage, instant: &InstantTime) -> Result<Ve
 /// Removes the markers of an instant that is over.
 pub async fn delete_markers(storage: &Storage, instant: &InstantTime) -> Result<()> {
     let listed = storage.list(&format!("{TEMP}/{instant}")).await?;
-    futures::stream::iter(&listed)
-        .map(|entry| storage.delete(&entry.path))
-        .buffer_unordered(REQUESTS_AT_ONCE)
-        .try_collect()
-        .await
+    let deletions: Vec<_> = listed.iter().map(|entry| storage.delete(&entry.path)).collect();
+    futures::stream::iter(deletions).buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
 }
 
 /// Makes a directory a partition for readers that list directories. The first instant that wrote it stays named.

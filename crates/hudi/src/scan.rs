@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Streams the rows of one base file in the table's types.
+//!
+//! Only the columns asked for are fetched. Row groups whose statistics say that no row can matter are left out, by
+//! predicate and by commit time. Where every row of a row group was written by an instant that is asked for, no row
+//! is looked at; elsewhere `_hoodie_commit_time` is decoded first, and the other columns only for rows that stay.
+//! While one row group is decoded the next one is fetched, and never more than that.
+
+use std::collections::{BTreeMap, HashSet};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
+use arrow::buffer::BooleanBuffer;
+use arrow::datatypes::{DataType, Field, Int32Type, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use futures::{Stream, StreamExt};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowPredicateFn, ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowFilter,
+};
+use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
+use tokio::sync::mpsc;
+use tributary_types::InstantTime;
+
+use crate::avro::META_COLUMNS;
+use crate::error::{Error, Result};
+use crate::parquet_file::{ParquetFile, open_file, read_error};
+use crate::row_groups::{Prune, Run, plan_runs};
+use crate::shape::Shape;
+use crate::storage::Storage;
+
+/// Row groups that are fetched ahead of the one being decoded.
+const ROW_GROUPS_AHEAD: usize = 1;
+/// Files below this size are fetched whole or nearly so; looking up single pages in them is not worth a request.
+const PAGE_INDEX_MIN_BYTES: u64 = 4 << 20;
+
+/// The column that says which instant wrote a row.
+pub(crate) const COMMIT_TIME: &str = META_COLUMNS[0];
+
+/// Record batches of one schema; ends at the first error.
+pub type BatchStream = Pin<Box<dyn Stream<Item = Result<RecordBatch>> + Send>>;
+
+/// What to read of one base file.
+#[derive(Clone)]
+pub struct FileScan {
+    /// The file, relative to the table.
+    pub path: String,
+    /// Its size in bytes, 0 where unknown.
+    pub bytes: u64,
+    /// The table's schema, with or without meta columns.
+    pub schema: SchemaRef,
+    /// Positions in `schema`, in the order wanted; `None`: all.
+    pub projection: Option<Vec<usize>>,
+    /// Values of columns that are in the partition's path and may be missing in the file.
+    pub constants: BTreeMap<String, Option<String>>,
+    /// Only rows written by these instants; `None`: all rows.
+    pub instants: Option<Arc<Vec<InstantTime>>>,
+    /// Leaves out row groups.
+    pub prune: Option<Arc<dyn Prune>>,
+    /// Rows a batch holds at most.
+    pub batch_rows: usize,
+}
+
+impl FileScan {
+    /// The schema of the batches.
+    pub fn output_schema(&self) -> Result<SchemaRef> {
+        match &self.projection {
+            None => Ok(Arc::clone(&self.schema)),
+            Some(columns) => self.schema.project(columns).map(Arc::new).map_err(|e| Error::corrupt(&self.path, e)),
+        }
+    }
+}
+
+/// Opens a file: its footer is read before this answers, its rows when the stream is polled.
+pub async fn open_scan(storage: &Storage, scan: FileScan) -> Result<BatchStream> {
+    let file = open_file(storage, &scan.path, scan.bytes).await?;
+    let output = scan.output_schema()?;
+    let found = file.arrow_schema(&scan.path)?;
+    let shape = Shape::new(&scan.path, &found, output, &scan.constants)?;
+    let runs = plan_runs(&scan, &file, &found)?;
+    let source = RunSource::new(scan, file, &found, &shape)?;
+    Ok(stream_runs(source, runs, shape))
+}
+
+/// Everything that is needed to open a stream over some of the file's row groups.
+struct RunSource {
+    scan: FileScan,
+    file: ParquetFile,
+    metadata: ArrowReaderMetadata,
+    columns: ProjectionMask,
+    commit_time: Option<usize>,
+}
+
+impl RunSource {
+    fn new(scan: FileScan, file: ParquetFile, found: &SchemaRef, shape: &Shape) -> Result<Self> {
+        let commit_time = found.index_of(COMMIT_TIME).ok();
+        let columns = ProjectionMask::roots(file.metadata.file_metadata().schema_descr(), shape.roots().to_vec());
+        // Comparing dictionary entries instead of rows is why the filter costs next to nothing. The type is the
+        // whole reader's, so it is taken only when nobody wants the column itself.
+        let as_dictionary = commit_time.filter(|root| !shape.roots().contains(root));
+        let options = reader_options(found, as_dictionary);
+        let metadata =
+            ArrowReaderMetadata::try_new(Arc::clone(&file.metadata), options).map_err(|e| read_error(&scan.path, e))?;
+        Ok(RunSource { scan, file, metadata, columns, commit_time })
+    }
+
+    fn builder(&self, run: &Run) -> Result<ParquetRecordBatchStreamBuilder<ParquetFile>> {
+        let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(self.file.clone(), self.metadata.clone())
+            .with_row_groups(run.row_groups.clone())
+            .with_projection(self.columns.clone())
+            .with_batch_size(self.scan.batch_rows.max(1));
+        if let (true, Some(root), Some(instants)) = (run.filtered, self.commit_time, &self.scan.instants) {
+            let mask = ProjectionMask::roots(self.metadata.parquet_schema(), [root]);
+            builder = builder.with_row_filter(commit_time_filter(mask, instants));
+        }
+        Ok(builder)
+    }
+
+    /// Pages without a wanted row can be left out only by a file that says where its pages are.
+    async fn load_page_index(&mut self) -> Result<()> {
+        let metadata = &self.file.metadata;
+        let indexed = metadata
+            .row_groups()
+            .iter()
+            .flat_map(|group| group.columns())
+            .any(|column| column.offset_index_offset().is_some());
+        if self.file.bytes() < PAGE_INDEX_MIN_BYTES || !indexed {
+            return Ok(());
+        }
+        let mut reader = ParquetMetaDataReader::new_with_metadata(metadata.as_ref().clone())
+            .with_page_index_policy(PageIndexPolicy::Optional);
+        reader.load_page_index(&mut self.file).await.map_err(|e| read_error(&self.scan.path, e))?;
+        let indexed = reader.finish().map_err(|e| read_error(&self.scan.path, e))?;
+        self.file.metadata = Arc::new(indexed);
+        let options =
+            ArrowReaderOptions::new().with_skip_arrow_metadata(true).with_schema(Arc::clone(self.metadata.schema()));
+        self.metadata = ArrowReaderMetadata::try_new(Arc::clone(&self.file.metadata), options)
+            .map_err(|e| read_error(&self.scan.path, e))?;
+        Ok(())
+    }
+}
+
+fn reader_options(found: &SchemaRef, as_dictionary: Option<usize>) -> ArrowReaderOptions {
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let Some(root) = as_dictionary.filter(|root| found.field(*root).data_type() == &DataType::Utf8) else {
+        return options;
+    };
+    let fields: Vec<Field> = found
+        .fields()
+        .iter()
+        .enumerate()
+        .map(|(at, field)| match at == root {
+            true => field
+                .as_ref()
+                .clone()
+                .with_data_type(DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))),
+            false => field.as_ref().clone(),
+        })
+        .collect();
+    options.with_schema(Arc::new(Schema::new_with_metadata(fields, found.metadata().clone())))
+}
+
+/// Keeps rows whose commit time is one of `instants`.
+fn commit_time_filter(mask: ProjectionMask, instants: &[InstantTime]) -> RowFilter {
+    let wanted: HashSet<String> = instants.iter().map(ToString::to_string).collect();
+    let predicate = move |batch: RecordBatch| wanted_rows(batch.column(0).as_ref(), &wanted);
+    RowFilter::new(vec![Box::new(ArrowPredicateFn::new(mask, predicate))])
+}
+
+fn wanted_rows(column: &dyn Array, wanted: &HashSet<String>) -> std::result::Result<BooleanArray, ArrowError> {
+    if let Some(dictionary) = column.as_dictionary_opt::<Int32Type>() {
+        let values = wanted_rows(dictionary.values().as_ref(), wanted)?;
+        let keys = dictionary.keys();
+        let keep =
+            BooleanBuffer::collect_bool(keys.len(), |row| keys.is_valid(row) && values.value(keys.value(row) as usize));
+        return Ok(BooleanArray::new(keep, None));
+    }
+    let Some(texts) = column.as_string_opt::<i32>() else {
+        return Err(ArrowError::SchemaError(format!("`{COMMIT_TIME}` is {}, not text", column.data_type())));
+    };
+    // Rows of one instant lie together, so the answer is mostly that of the row before.
+    let mut last: Option<(&str, bool)> = None;
+    let keep = BooleanBuffer::collect_bool(texts.len(), |row| {
+        if texts.is_null(row) {
+            return false;
+        }
+        let text = texts.value(row);
+        match last {
+            Some((known, answer)) if known == text => answer,
+            _ => {
+                let answer = wanted.contains(text);
+                last = Some((text, answer));
+                answer
+            }
+        }
+    });
+    Ok(BooleanArray::new(keep, None))
+}
+
+/// Ends the fetching when nobody reads any more.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Decoding {
+    row_groups: mpsc::Receiver<Result<ParquetRecordBatchReader>>,
+    current: Option<ParquetRecordBatchReader>,
+    shape: Shape,
+    path: String,
+    _fetching: AbortOnDrop,
+}
+
+fn stream_runs(source: RunSource, runs: Vec<Run>, shape: Shape) -> BatchStream {
+    let path = source.scan.path.clone();
+    // Fetching starts with the first poll: a stream that is opened early holds no memory.
+    let start = futures::stream::once(async move {
+        let (sender, row_groups) = mpsc::channel(ROW_GROUPS_AHEAD);
+        let fetching = AbortOnDrop(tokio::spawn(fetch_row_groups(source, runs, sender)));
+        Decoding { row_groups, current: None, shape, path, _fetching: fetching }
+    });
+    start.flat_map(|decoding| futures::stream::unfold(Some(decoding), next_batch)).boxed()
+}
+
+async fn fetch_row_groups(
+    mut source: RunSource,
+    runs: Vec<Run>,
+    sender: mpsc::Sender<Result<ParquetRecordBatchReader>>,
+) {
+    if let Err(error) = try_fetch(&mut source, runs, &sender).await {
+        // The reader is gone when this fails, and so is whoever would want to know.
+        let _ = sender.send(Err(error)).await;
+    }
+}
+
+async fn try_fetch(
+    source: &mut RunSource,
+    runs: Vec<Run>,
+    sender: &mpsc::Sender<Result<ParquetRecordBatchReader>>,
+) -> Result<()> {
+    if runs.iter().any(|run| run.filtered) {
+        source.load_page_index().await?;
+    }
+    for run in runs {
+        let failed = |e| read_error(&source.scan.path, e);
+        let mut stream = source.builder(&run)?.build().map_err(failed)?;
+        loop {
+            // Room first: otherwise one more row group than said would be held.
+            let Ok(room) = sender.reserve().await else { return Ok(()) };
+            match stream.next_row_group().await.map_err(failed)? {
+                Some(row_group) => room.send(Ok(row_group)),
+                None => break,
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn next_batch(decoding: Option<Decoding>) -> Option<(Result<RecordBatch>, Option<Decoding>)> {
+    let mut decoding = decoding?;
+    loop {
+        if let Some(reader) = &mut decoding.current {
+            match reader.next() {
+                Some(Ok(batch)) if batch.num_rows() == 0 => continue,
+                Some(batch) => {
+                    let shaped = batch
+                        .map_err(|e| read_error(&decoding.path, e.into()))
+                        .and_then(|batch| decoding.shape.apply(&decoding.path, &batch));
+                    let rest = shaped.is_ok().then_some(decoding);
+                    return Some((shaped, rest));
+                }
+                None => decoding.current = None,
+            }
+        }
+        match decoding.row_groups.recv().await? {
+            Ok(reader) => decoding.current = Some(reader),
+            Err(error) => return Some((Err(error), None)),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The role itself: bind, check, run.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use futures::StreamExt;
+use tracing::{debug, info};
+use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, MergeSource, Merged};
+use tributary_api::timeline::{Relation, Timeline};
+use tributary_api::writer::{StageRequest, Writer};
+use tributary_types::{Clock, SourceName, SystemClock};
+
+use crate::casing::Casing;
+use crate::engine::{Attempt, Job, Named, plan};
+use crate::error::{from_execution, internal, is_out_of_memory, sql_error};
+use crate::functions::Functions;
+use crate::handover::{Rows, StreamLimits};
+use crate::joins::{Failure, Joins, choose, estimate_build_bytes, has_hash_join, should_sort_merge};
+use crate::metrics::{self, SortMergeCause};
+use crate::output;
+use crate::placeholders::{Reference, View, bind, usage};
+use crate::script;
+use crate::settings::Settings;
+
+/// What runs where a pipeline has no SQL.
+const PASS_THROUGH: &str = "SELECT * FROM <SRC>";
+
+/// The merge role.
+pub struct Service {
+    timeline: Arc<dyn Timeline>,
+    writer: Arc<dyn Writer>,
+    clock: Arc<dyn Clock>,
+    functions: Functions,
+    settings: Settings,
+}
+
+/// A query that delivered its first rows, or its end.
+struct Started {
+    attempt: Attempt,
+    first: Option<RecordBatch>,
+    query: SendableRecordBatchStream,
+    /// Bytes that an attempt before it spilled.
+    spilled_before: u64,
+}
+
+impl Service {
+    /// The role, reading through `timeline` and handing its rows to `writer`.
+    pub fn new(timeline: Arc<dyn Timeline>, writer: Arc<dyn Writer>, settings: Settings) -> Self {
+        Service { timeline, writer, clock: Arc::new(SystemClock), functions: Functions::reviewed(), settings }
+    }
+
+    /// The same with another clock, which is what `now()` reads: once for a batch.
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    async fn plan(&self, job: &Job, joins: Joins) -> Result<Attempt, Error> {
+        Box::pin(plan(job, joins, &self.timeline, &self.functions, &self.settings)).await
+    }
+
+    async fn run_within(&self, request: MergeRequest) -> Result<(Merged, u64), Error> {
+        let MergeRequest { sql, sources, stage, limits } = request;
+        let names: Vec<SourceName> = sources.iter().map(|source| source.source.clone()).collect();
+        let schemas: Vec<_> = sources.iter().map(|source| source.schema.as_ref()).collect();
+        let (bound, casing) = (bind(text_of(sql.as_deref(), &names)?, &names)?, Casing::of(schemas));
+        let job = Job {
+            script: script::parse(&bound.text, casing, &self.settings)?,
+            relations: pinned(bound.references, &sources)?,
+            sources: names,
+            limits,
+            now_millis: self.clock.now_millis(),
+        };
+        let started = self.start(&job, &stage).await?;
+        self.stage(&job, started, stage).await
+    }
+
+    /// Plans the job and runs it up to its first rows, with hash joins where they fit and else without.
+    async fn start(&self, job: &Job, stage: &StageRequest) -> Result<Started, Error> {
+        let mut attempt = self.plan(job, Joins::Hash).await?;
+        if let Some(difference) = output::difference(&attempt.schema, &stage.schema) {
+            let message = format!("the target was prepared for other columns than the query delivers: {difference}");
+            return Err(sql_error(None, message));
+        }
+        let build_bytes = estimate_build_bytes(attempt.physical());
+        if choose(build_bytes, attempt.pool.share()) == Joins::SortMerge {
+            info!(build_bytes, share = attempt.pool.share(), "hash joins would not fit, joining by sort and merge");
+            metrics::sort_merge_chosen(SortMergeCause::Estimate);
+            attempt = self.plan(job, Joins::SortMerge).await?;
+        }
+        let error = match first_rows(&attempt).await {
+            Ok((first, query)) => return Ok(Started { attempt, first, query, spilled_before: 0 }),
+            Err(error) => error,
+        };
+        let failure = Failure {
+            joins: attempt.joins,
+            out_of_memory: is_out_of_memory(&error),
+            refusal: attempt.pool.refusal(),
+            rows_handed_over: false,
+        };
+        let classified = from_execution(&error, attempt.pool.share(), job.limits.spill_bytes);
+        if !should_sort_merge(&failure) || !has_hash_join(attempt.physical()) {
+            return Err(classified);
+        }
+        info!(share = attempt.pool.share(), "hash joins did not fit, joining by sort and merge");
+        metrics::sort_merge_chosen(SortMergeCause::Memory);
+        attempt.pool.wait_until_empty().await;
+        let spilled_before = attempt.spilled_bytes();
+        let attempt = self.plan(job, Joins::SortMerge).await?;
+        match first_rows(&attempt).await {
+            Ok((first, query)) => Ok(Started { attempt, first, query, spilled_before }),
+            Err(error) => Err(from_execution(&error, attempt.pool.share(), job.limits.spill_bytes)),
+        }
+    }
+
+    async fn stage(&self, job: &Job, started: Started, request: StageRequest) -> Result<(Merged, u64), Error> {
+        let Started { attempt, first, query, spilled_before } = started;
+        let limits = StreamLimits {
+            max_rows: self.settings.max_rows,
+            share: attempt.pool.share(),
+            spill_bytes: job.limits.spill_bytes,
+        };
+        let (rows, progress) = Rows::new(first, query, Arc::clone(&attempt.schema), limits);
+        let staged = self.writer.stage(request, Box::pin(rows)).await;
+        // The stream's own error first: what the writer makes of it is the same thing at second hand.
+        if let Some(failure) = progress.take_failure() {
+            return Err(failure);
+        }
+        let staged = staged?;
+        if !progress.ended() {
+            return Err(internal("the writer finished before it had read all rows"));
+        }
+        let rows_read = job.sources.iter().cloned().zip(attempt.rows_read()).collect();
+        let spilled_bytes = spilled_before + attempt.spilled_bytes();
+        debug!(rows = progress.rows(), spilled_bytes, "merge staged");
+        Ok((Merged { staged, rows_read, spilled_bytes }, progress.rows()))
+    }
+}
+
+#[async_trait]
+impl Merge for Service {
+    async fn bind(&self, sql: Option<String>, sources: Vec<SourceName>) -> Result<Vec<Bound>, Error> {
+        let bound = bind(text_of(sql.as_deref(), &sources)?, &sources)?;
+        script::parse(&bound.text, Casing::default(), &self.settings)?;
+        let mut used = usage(&bound.references, &sources);
+        if sql.is_none() {
+            // The pass-through names its only source by position, but nobody else does.
+            used.iter_mut().for_each(|bound| bound.by_position = false);
+        }
+        Ok(used)
+    }
+
+    async fn check(&self, request: CheckRequest) -> Result<Checked, Error> {
+        let CheckRequest { sql, sources, limits } = request;
+        let names: Vec<SourceName> = sources.iter().map(|(name, _)| name.clone()).collect();
+        let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
+        let casing = Casing::of(sources.iter().map(|(_, schema)| schema.as_ref()));
+        let relations = bound.references.into_iter().map(|reference| {
+            let schema = Arc::clone(&sources[reference.source].1);
+            Named { reference, relation: Relation { schema, splits: Vec::new() } }
+        });
+        let job = Job {
+            script: script::parse(&bound.text, casing, &self.settings)?,
+            relations: relations.collect(),
+            sources: names,
+            limits,
+            now_millis: self.clock.now_millis(),
+        };
+        let attempt = self.plan(&job, Joins::Hash).await?;
+        let (logical_plan, physical_plan) = attempt.describe();
+        Ok(Checked { schema: attempt.schema, logical_plan, physical_plan })
+    }
+
+    async fn run(&self, request: MergeRequest) -> Result<Merged, Error> {
+        let started = Instant::now();
+        let timeout = request.limits.timeout;
+        let outcome = match tokio::time::timeout(timeout, Box::pin(self.run_within(request))).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::Limit {
+                limit: "time",
+                detail: format!("the merge took longer than {timeout:?}; raise `limits.timeout`"),
+            }),
+        };
+        metrics::finished(&outcome, started.elapsed().as_secs_f64());
+        outcome.map(|(merged, _)| merged)
+    }
+}
+
+/// The SQL of a pipeline; a pipeline of one source need not have any.
+fn text_of<'a>(sql: Option<&'a str>, sources: &[SourceName]) -> Result<&'a str, Error> {
+    match sql {
+        Some(sql) => Ok(sql),
+        None if sources.len() == 1 => Ok(PASS_THROUGH),
+        None => Err(sql_error(
+            None,
+            format!("there is none, and {} sources: only the rows of a single source can pass through", sources.len()),
+        )),
+    }
+}
+
+/// The pinned relation behind each reference.
+fn pinned(references: Vec<Reference>, sources: &[MergeSource]) -> Result<Vec<Named>, Error> {
+    let mut relations = Vec::with_capacity(references.len());
+    for reference in references {
+        let source = &sources[reference.source];
+        let relation = match reference.view {
+            View::Changed => &source.changed,
+            View::AtEnd => &source.at_end,
+            View::AtBegin => &source.at_begin,
+        };
+        let Some(relation) = relation.clone() else {
+            return Err(internal(format!("`<{}>` is named by the SQL, but was not planned", reference.table)));
+        };
+        if let Some(difference) = output::difference(&relation.schema, &source.schema) {
+            let message = format!("`<{}>` was pinned with another schema than planned: {difference}", reference.table);
+            return Err(internal(message));
+        }
+        relations.push(Named { reference, relation });
+    }
+    Ok(relations)
+}
+
+/// Starts an attempt and waits for its first rows: until then nothing is handed over, and it can be given up.
+async fn first_rows(
+    attempt: &Attempt,
+) -> Result<(Option<RecordBatch>, SendableRecordBatchStream), DataFusionError> {
+    let mut query = attempt.start()?;
+    loop {
+        match query.next().await {
+            Some(Ok(batch)) if batch.num_rows() == 0 => {}
+            Some(Ok(batch)) => return Ok((Some(batch), query)),
+            Some(Err(error)) => return Err(error),
+            None => return Ok((None, query)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+mod limits;
+mod planning;
+mod reading;
+mod sandbox;
+mod sql;

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory, disk, rows and time.
+
+use std::time::Duration;
+
+use tributary_types::{Code, Fault, Retry};
+
+use super::super::*;
+use crate::fixtures::{Bench, batch, in_order, limits, many, schema};
+
+const ROWS: i64 = 60_000;
+
+/// Two sources of about 6 MB each, whose ids overlap by half.
+fn wide_bench(memory: usize, split_bytes: u64) -> Bench {
+    let mut bench = Bench::new();
+    bench.split_bytes = split_bytes;
+    bench.limits = limits(memory);
+    bench.settings.batch_rows = 1024;
+    let halves = |first: i64| vec![many(first, ROWS / 2), many(first + ROWS / 2, ROWS / 2)];
+    bench.source("a", schema(), halves(0)).source("b", schema(), halves(ROWS / 2))
+}
+
+const FULL_OUTER: &str = "SELECT COALESCE(a.id, b.id) AS id, a.name AS a_name, b.name AS b_name \
+                          FROM <SRC:a> a FULL OUTER JOIN <SRC:b> b ON a.id = b.id";
+
+fn assert_full_outer(bench: &Bench) {
+    let rows = crate::fixtures::shown(&bench.writer.batches());
+    assert_eq!(rows.len() as i64, ROWS + ROWS / 2);
+    let only_a = rows.iter().filter(|row| row.ends_with("|null")).count() as i64;
+    let only_b = rows.iter().filter(|row| row.contains("|null|")).count() as i64;
+    assert_eq!((only_a, only_b), (ROWS / 2, ROWS / 2));
+    let mut ids: Vec<i64> = rows.iter().map(|row| row.split('|').next().unwrap().parse().unwrap()).collect();
+    ids.sort_unstable();
+    assert!(ids.into_iter().eq(0..ROWS + ROWS / 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sort_that_does_not_fit_spills_and_is_right() {
+    let bench = wide_bench(4 << 20, 1);
+    let merged = bench.run("SELECT id, name FROM <SRC:a> ORDER BY name").await.unwrap();
+    assert!(merged.spilled_bytes > 0);
+    assert_eq!(merged.staged.rows_in as i64, ROWS);
+    let rows = in_order(&bench.writer.batches());
+    assert!(rows.iter().enumerate().all(|(at, row)| row.starts_with(&format!("{at}|"))));
+    assert_eq!(bench.limits.budget.used(), 0, "everything is given back");
+    assert!(bench.limits.budget.peak() <= 4 << 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_outer_join_that_fits_is_hashed() {
+    let bench = wide_bench(256 << 20, 1);
+    let merged = bench.run(FULL_OUTER).await.unwrap();
+    assert_eq!(merged.spilled_bytes, 0);
+    assert_full_outer(&bench);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_outer_join_whose_build_side_runs_out_of_memory_is_sorted_and_merged() {
+    let bench = wide_bench(8 << 20, 1);
+    let merged = bench.run(FULL_OUTER).await.unwrap();
+    assert!(merged.spilled_bytes > 0);
+    assert_full_outer(&bench);
+    assert_eq!(merged.rows_read[0].1 as i64, ROWS, "only the attempt that counts is counted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_build_side_known_to_be_too_large_is_sorted_from_the_start() {
+    let bench = wide_bench(8 << 20, 3 << 20);
+    let merged = bench.run(FULL_OUTER).await.unwrap();
+    assert!(merged.spilled_bytes > 0);
+    assert_full_outer(&bench);
+    assert_eq!(bench.timeline.requests().len(), 4, "each split was read once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_cannot_spill_fails_with_the_memory_error() {
+    let bench = wide_bench(4 << 20, 1);
+    let error = bench.run("SELECT a.id FROM <SRC:a> a CROSS JOIN <SRC:b> b WHERE a.name || b.name = 'x'").await.unwrap_err();
+    assert!(matches!(error, Error::Memory { .. }), "{error:?}");
+    assert_eq!((error.code(), error.retry()), (Code::Overloaded, Retry::Never));
+    assert!(error.to_string().contains("raise `limits.memory`"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_spill_limit_has_its_own_error() {
+    let mut bench = wide_bench(4 << 20, 1);
+    bench.limits.spill_bytes = 64 << 10;
+    let error = bench.run("SELECT id, name FROM <SRC:a> ORDER BY name").await.unwrap_err();
+    assert!(matches!(error, Error::Limit { limit: "spill", .. }), "{error:?}");
+    assert!(error.to_string().contains("raise `limits.spill`"), "{error}");
+}
+
+#[tokio::test]
+async fn temporary_files_are_gone_after_the_batch() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bench = wide_bench(4 << 20, 1);
+    bench.settings.spill_dir = Some(directory.path().to_path_buf());
+    let merged = bench.run("SELECT id, name FROM <SRC:a> ORDER BY name").await.unwrap();
+    assert!(merged.spilled_bytes > 0);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn the_row_limit_has_its_own_error_and_cuts_the_stream() {
+    let mut bench = Bench::new().source("s", schema(), vec![batch(&[(1, "a", 1), (2, "b", 2), (3, "c", 3)])]);
+    bench.settings.max_rows = Some(2);
+    let error = bench.run("SELECT id FROM <SRC>").await.unwrap_err();
+    assert!(matches!(error, Error::Limit { limit: "rows", .. }), "{error:?}");
+    assert_eq!(bench.writer.failures()[0].code, Code::Overloaded);
+    bench.settings.max_rows = Some(3);
+    assert_eq!(bench.rows("SELECT id FROM <SRC>").await.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_limit_has_its_own_error() {
+    let mut bench = Bench::new().source("s", schema(), vec![batch(&[(1, "a", 1)])]);
+    bench.limits.timeout = Duration::from_secs(5);
+    bench.timeline.slow_down(Duration::from_secs(60));
+    let error = bench.run("SELECT id FROM <SRC>").await.unwrap_err();
+    assert!(matches!(error, Error::Limit { limit: "time", .. }), "{error:?}");
+    assert_eq!((error.code(), error.retry()), (Code::Timeout, Retry::Again));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_run_stops_it_and_gives_its_memory_back() {
+    let bench = Bench::new().source("s", schema(), vec![batch(&[(1, "a", 1)]); 4]);
+    bench.timeline.slow_down(Duration::from_secs(60));
+    let request = bench.request("SELECT id, count(*) AS c FROM <SRC> GROUP BY id").await.unwrap();
+    let service = bench.service();
+    let mut run = Box::pin(service.run(request));
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut run).await.is_err());
+    let before = bench.timeline.requests().len();
+    drop(run);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(bench.timeline.requests().len(), before, "no split is opened any more");
+    assert_eq!(bench.limits.budget.used(), 0);
+}

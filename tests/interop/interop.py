@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark writes sources, Tributary merges them, Spark and the `hudi` package read the target.
+
+    TRIBUTARY_BIN=target/release/tributary make interop
+    interop.py [--stand-in] [test name ...]
+
+One Spark session serves all scenarios. The last line says `N passed, M failed`.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+import zipfile
+from pathlib import Path
+
+import fixture_demo
+import fixture_tables
+from checks import check_after_each_batch, check_in_depth, check_metadata_table
+from rows import in_order, plain_spark
+from scenarios import Scenario
+from sparkhudi import META_COLUMNS, HudiTable, start_session
+from standin import StandIn
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+ORDERS_WITH_USERS = """
+    SELECT o.order_id, o.user_id, o.amount, o.status, o.order_date, o.updated_at, o.note,
+           u.name AS user_name, u.tier
+    FROM <SRC:orders> o LEFT JOIN <SNAP:users> u ON o.user_id = u.user_id
+"""
+
+BOTH_SIDES = """
+    SELECT COALESCE(l.id, r.id) AS id, l.label, r.score,
+           COALESCE(l.ts, r.ts) AS ts
+    FROM <SRC:labels> l FULL OUTER JOIN <SRC:scores> r ON l.id = r.id
+"""
+
+
+class Tributary:
+    """The binary under test, as its users call it."""
+
+    def __init__(self, binary):
+        self.binary = binary
+
+    def run(self, pipeline_file, request_id=None):
+        command = [self.binary, "run", "--pipeline", str(pipeline_file), "--output", "json"]
+        if request_id:
+            command += ["--request-id", request_id]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            raise AssertionError(
+                f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
+        return json.loads(done.stdout)
+
+
+class Interop(unittest.TestCase):
+    # Set by main().
+    spark = None
+    tributary = None
+    shared_writers = False
+
+    maxDiff = 4000
+
+    def setUp(self):
+        self.work = Path(tempfile.mkdtemp(prefix="tributary-interop-"))
+        self.addCleanup(shutil.rmtree, self.work, ignore_errors=True)
+
+    # -- steps ------------------------------------------------------------------------
+
+    def scenario(self, name, sources, sql, **target):
+        folder = self.work / name
+        tables = {source: make(folder / source) for source, make in sources.items()}
+        return Scenario(self.spark, folder, tables, sql, **target)
+
+    def source(self, key="id", **settings):
+        return lambda path: HudiTable(self.spark, path, key=key, ordering="ts", **settings)
+
+    def commit(self, table, rows, columns, operation="upsert"):
+        table.write(self.spark.createDataFrame(rows, columns), operation)
+
+    def batch(self, scenario, request_id=None):
+        """One run of the binary that must commit, and the checks behind it."""
+        rows = scenario.batch_expected()
+        answer = self.tributary.run(scenario.pipeline_file, request_id)
+        self.assertEqual("COMMITTED", answer["outcome"], answer)
+        self.assertEqual(len(rows), answer["rows"])
+        scenario.committed(rows, answer["instant"], answer["completed"])
+        newest = scenario.target.instants()[-1]
+        self.assertEqual((answer["instant"], answer["completed"]), newest[:2])
+        check_after_each_batch(self, scenario)
+        return answer
+
+    def nothing_new(self, scenario):
+        """One more run must find nothing and leave the timeline as it is."""
+        before = scenario.target.instants()
+        answer = self.tributary.run(scenario.pipeline_file)
+        self.assertEqual("NO_NEW_DATA", answer["outcome"], answer)
+        self.assertEqual(before, scenario.target.instants())
+
+    # -- joins, upserts ---------------------------------------------------------------
+
+    def orders_scenario(self, name, **target):
+        folder = self.work / name
+        tables = dict(zip(("orders", "users"), fixture_demo.open_tables(self.spark, folder)))
+        return Scenario(
+            self.spark, folder, tables, ORDERS_WITH_USERS,
+            key="order_id", ordering="updated_at", **target,
+        )  # fmt: skip
+
+    def write_orders(self, scenario, order_commits, user_commits):
+        tables = (scenario.sources["orders"], scenario.sources["users"])
+        fixture_demo.write_round(self.spark, tables, order_commits, user_commits)
+
+    def test_left_join_into_a_partitioned_target(self):
+        scenario = self.orders_scenario("enriched", partition=["order_date"])
+        self.write_orders(scenario, fixture_demo.ORDERS_ROUND_1, fixture_demo.USERS_ROUND_1)
+        self.batch(scenario)
+        self.write_orders(scenario, fixture_demo.ORDERS_ROUND_2[:1], fixture_demo.USERS_ROUND_2)
+        self.batch(scenario)
+        self.write_orders(scenario, fixture_demo.ORDERS_ROUND_2[1:], [])
+        self.batch(scenario)
+        self.nothing_new(scenario)
+        check_in_depth(self, scenario)
+        self.assertTrue((Path(scenario.target.path) / "order_date=2024-05-01").is_dir())
+
+    def test_the_same_request_twice_is_one_commit(self):
+        scenario = self.orders_scenario("repeated")
+        self.write_orders(scenario, fixture_demo.ORDERS_ROUND_1[:1], fixture_demo.USERS_ROUND_1[:1])
+        request_id = new_request_id()
+        first = self.batch(scenario, request_id)
+        self.write_orders(scenario, fixture_demo.ORDERS_ROUND_1[1:2], [])
+        again = self.tributary.run(scenario.pipeline_file, request_id)
+        self.assertEqual(
+            (first["outcome"], first["instant"], first["completed"]),
+            (again["outcome"], again["instant"], again["completed"]),
+        )
+        self.assertEqual(1, len(scenario.target.instants()))
+        self.batch(scenario, new_request_id())
+
+    def test_full_outer_join_with_a_coalesced_key(self):
+        labels, scores = "id string, label string, ts long", "id string, score double, ts long"
+        sources = {"labels": self.source(), "scores": self.source(metadata=False)}
+        scenario = self.scenario("both_sides", sources, BOTH_SIDES, key="id", ordering="ts")
+        left, right = scenario.sources["labels"], scenario.sources["scores"]
+        rounds = [
+            ([("a", "A", 1), ("b", None, 1), ("c", "C", 1)], [("b", 2.5, 1), ("d", 4.0, 1)]),
+            ([("a", "AA", 2), ("e", "E", 2)], [("a", 1.5, 2), ("d", None, 2), ("f", 6.0, 2)]),
+            ([("c", "CC", 3)], [("e", -0.5, 3), ("g", 7.0, 3)]),
+        ]
+        for label_rows, score_rows in rounds:
+            self.commit(left, label_rows, labels)
+            self.commit(right, score_rows, scores)
+            self.batch(scenario)
+        self.nothing_new(scenario)
+        check_in_depth(self, scenario)
+
+    # -- other operations ---------------------------------------------------------------
+
+    def append_in_two_rounds(self, operation, **target):
+        columns = "id string, day string, value long, ts long"
+        sources = {"events": self.source()}
+        sql = "SELECT * FROM <SRC:events>"
+        scenario = self.scenario(operation, sources, sql, key="id", operation=operation, **target)
+        for number in (1, 2):
+            rows = [(f"e{number}{i}", f"2024-05-0{i % 3 + 1}", i, number) for i in range(7)]
+            self.commit(scenario.sources["events"], rows, columns)
+            self.batch(scenario)
+        check_in_depth(self, scenario)
+
+    def test_insert_into_an_unpartitioned_target(self):
+        self.append_in_two_rounds("insert", ordering="ts")
+
+    def test_bulk_insert_into_a_partitioned_target(self):
+        self.append_in_two_rounds("bulk_insert", partition=["day"], ordering="ts")
+
+    # -- values -------------------------------------------------------------------------
+
+    def test_every_column_type_and_nulls(self):
+        sources = {"typed": self.source()}
+        sql = "SELECT * FROM <SRC:typed>"
+        scenario = self.scenario("every_type", sources, sql, key="id", ordering="ts")
+        table = scenario.sources["typed"]
+        self.commit(table, fixture_tables.typed_rows(range(9), 1), fixture_tables.PARTITIONED)
+        self.batch(scenario)
+        self.commit(table, fixture_tables.typed_rows([2, 3, 9, 11], 2), fixture_tables.PARTITIONED)
+        self.batch(scenario)
+        check_in_depth(self, scenario)
+
+    def test_special_characters_in_partition_values(self):
+        columns = "id string, region string, value long, ts long"
+        sql = "SELECT * FROM <SRC:places>"
+        sources = {"places": self.source()}
+        scenario = self.scenario(
+            "places", sources, sql, key="id", partition=["region"], ordering="ts"
+        )
+        regions = fixture_tables.REGIONS
+        for ts, numbers in ((1, range(len(regions))), (2, [1, 2, 3, 6, 8])):
+            rows = [(f"p{i}", regions[i], i * ts, ts) for i in numbers]
+            self.commit(scenario.sources["places"], rows, columns)
+            self.batch(scenario)
+        check_in_depth(self, scenario)
+
+    # -- shipped tables -------------------------------------------------------------------
+
+    def test_the_demo_archives(self):
+        scenario = self.orders_scenario("demo", partition=["order_date"])
+        for number in (1, 2):
+            unpack(FIXTURES / "demo" / f"round{number}.zip", scenario.folder)
+            self.batch(scenario)
+        self.nothing_new(scenario)
+        check_in_depth(self, scenario)
+
+    def shipped_table(self, name):
+        """The snapshot of a shipped table arrives as Spark once read it."""
+        sql = "SELECT * FROM <SRC:shipped>"
+        scenario = self.scenario(name, {"shipped": self.source()}, sql, key="id", ordering="ts")
+        unpack(FIXTURES / "tables" / f"{name}.zip", scenario.folder)
+        (scenario.folder / name).rename(scenario.folder / "shipped")
+        self.batch(scenario)
+        oracle = json.loads((FIXTURES / "tables" / f"{name}.expected.json").read_text())
+        rows = [{k: v for k, v in row.items() if k not in META_COLUMNS} for row in oracle["snapshot"]]
+        self.assertEqual(in_order(rows), scenario.snapshot_expected())
+        self.nothing_new(scenario)
+
+    def test_shipped_updates(self):
+        self.shipped_table("cow_v9_updates")
+
+    def test_shipped_partitioned(self):
+        self.shipped_table("cow_v9_partitioned")
+
+    def test_shipped_replace(self):
+        self.shipped_table("cow_v9_replace")
+
+    def test_shipped_pending(self):
+        self.shipped_table("cow_v9_pending")
+
+    def test_shipped_archived(self):
+        self.shipped_table("cow_v9_archived")
+
+    # -- Spark beside us --------------------------------------------------------------------
+
+    def test_spark_continues_our_table_and_we_go_on(self):
+        if not self.shared_writers:
+            self.skipTest('needs writers = "shared"; set INTEROP_SHARED_WRITERS=1')
+        columns = "id string, day string, value long, ts long"
+        sql = "SELECT * FROM <SRC:events>"
+        scenario = self.scenario(
+            "continued", {"events": self.source()}, sql,
+            key="id", partition=["day"], ordering="ts", writers="shared",
+        )  # fmt: skip
+        events = scenario.sources["events"]
+        self.commit(events, [(f"e{i}", "2024-05-01", i, 1) for i in range(5)], columns)
+        self.batch(scenario)
+
+        foreign = [("e1", "2024-05-01", 100, 2), ("s1", "2024-05-02", 200, 2)]
+        self.commit(scenario.target, foreign, columns)
+        check_metadata_table(self, scenario.target)
+        rows = plain_spark(self.spark.createDataFrame(foreign, columns))
+        theirs = scenario.target.instants()[-1]
+        scenario.committed(rows, theirs.requested, theirs.completed)
+
+        self.commit(events, [("e1", "2024-05-01", 7, 3), ("e9", "2024-05-02", 9, 3)], columns)
+        self.batch(scenario)
+        check_in_depth(self, scenario)
+
+
+def unpack(archive, folder):
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder)
+
+
+def new_request_id():
+    """A version 7 UUID: milliseconds since 1970, then random bits."""
+    bits = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    bits = bits & ~(0xF << 76) | 0x7 << 76
+    bits = bits & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=bits))
+
+
+def choose_tributary(options, spark):
+    if options.stand_in:
+        return StandIn(spark)
+    return Tributary(os.environ["TRIBUTARY_BIN"])
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--stand-in", action="store_true", help="Spark plays tributary: tests the tests")
+    parser.add_argument("tests", nargs="*", help="names of tests, with or without `test_`")
+    options = parser.parse_args()
+    binary = os.environ.get("TRIBUTARY_BIN", "")
+    if not options.stand_in and not os.access(binary, os.X_OK):
+        parser.error(f"TRIBUTARY_BIN={binary!r} is no executable; build it first")
+    return options
+
+
+def main():
+    options = parse_arguments()
+    names = [name if name.startswith("test_") else f"test_{name}" for name in options.tests]
+    names = names or unittest.defaultTestLoader.getTestCaseNames(Interop)
+    Interop.spark = start_session("tributary-interop")
+    Interop.tributary = choose_tributary(options, Interop.spark)
+    Interop.shared_writers = os.environ.get("INTEROP_SHARED_WRITERS") == "1"
+    suite = unittest.TestSuite(Interop(name) for name in names)
+    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
+    Interop.spark.stop()
+    failed = len(result.failures) + len(result.errors)
+    passed = result.testsRun - failed - len(result.skipped)
+    print(f"{passed} passed, {failed} failed", flush=True)
+    sys.exit(0 if passed and not failed else 1)
+
+
+if __name__ == "__main__":
+    main()
