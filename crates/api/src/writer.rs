@@ -31,8 +31,11 @@ pub struct StageRequest {
     pub instant: InstantTime,
     /// Number of this attempt, part of every file name, so that two attempts never share a file.
     pub attempt: u32,
-    /// Schema of the rows, which is the table's schema without meta columns.
+    /// Schema of the rows as they come.
     pub schema: SchemaRef,
+    /// Schema of the table after the batch, without meta columns: the rows' columns in the table's order, in types
+    /// that may be wider.
+    pub table_schema: SchemaRef,
     /// How rows enter.
     pub operation: Operation,
     /// How keys and partitions are made.

@@ -49,6 +49,9 @@ struct Prepared {
     bound: Vec<Bound>,
     binding: String,
     plans: Plans,
+    /// Schema of the query's result.
+    query_schema: SchemaRef,
+    /// Schema of the table after the batch.
     schema: SchemaRef,
     target: TargetState,
 }
@@ -143,7 +146,8 @@ impl<'a> Batch<'a> {
             Some(target) => target,
             None => self.create_target().await?,
         };
-        Ok(Preparation::Ready(Box::new(Prepared { resolved, bound, binding, plans, schema, target })))
+        let query_schema = checked.schema;
+        Ok(Preparation::Ready(Box::new(Prepared { resolved, bound, binding, plans, query_schema, schema, target })))
     }
 
     /// Under exclusive writers, no write that changes rows may have followed the newest one of ours. What was in the
@@ -260,7 +264,8 @@ impl<'a> Batch<'a> {
             url: self.storage.url().to_string(),
             instant: opened.instant.clone(),
             attempt,
-            schema: Arc::clone(&prepared.schema),
+            schema: Arc::clone(&prepared.query_schema),
+            table_schema: Arc::clone(&prepared.schema),
             operation: pipeline.target.operation,
             keys: key_settings(&pipeline.target, &prepared.target.config),
             ordering: pipeline.target.ordering.clone(),

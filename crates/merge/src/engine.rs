@@ -36,6 +36,31 @@ use crate::settings::Settings;
 
 /// Sorting keeps this much aside to merge what it spilled, unless the share is too small for it.
 const SORT_RESERVATION: usize = 10 << 20;
+/// Memory below which a further partition makes a query fail rather than fast.
+const PARTITION_MEMORY: usize = 16 << 20;
+/// Memory of a partition that each row of a record batch is taken to need. Sorting holds two batches of every file it
+/// merges, and a query sorts in several places.
+const MEMORY_PER_BATCH_ROW: usize = 8 << 10;
+const SMALLEST_BATCH: usize = 128;
+
+/// In how many partitions a query runs, and how large its record batches are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    partitions: usize,
+    batch_rows: usize,
+}
+
+/// Fits partitions and batches into the query's memory: each partition holds batches of its own in every operator.
+fn fit(share: usize, joins: Joins, parallelism: usize, batch_rows: usize) -> Shape {
+    let affordable = (share / PARTITION_MEMORY).clamp(1, parallelism.max(1));
+    let partitions = match joins {
+        Joins::Hash => affordable,
+        // The engine never plans a sort-merge join for a single partition.
+        Joins::SortMerge => affordable.max(2),
+    };
+    let affordable_rows = share / partitions / MEMORY_PER_BATCH_ROW;
+    Shape { partitions, batch_rows: affordable_rows.clamp(SMALLEST_BATCH.min(batch_rows), batch_rows) }
+}
 
 /// A relation that the SQL names, with its pinned content.
 #[derive(Debug, Clone)]
@@ -75,9 +100,10 @@ pub(crate) async fn plan(
     settings: &Settings,
 ) -> Result<Attempt, Error> {
     let pool = Arc::new(QueryPool::new(job.limits.budget.clone(), settings.query_share_percent));
-    let state = session(job, joins, &pool, functions, settings)?;
+    let shape = fit(pool.share(), joins, job.limits.parallelism, settings.batch_rows);
+    let state = session(job, config(shape, joins, pool.share()), &pool, functions, settings)?;
     let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
-    let mut tables = relations(job, timeline, &rows_read, settings);
+    let mut tables = relations(job, timeline, &rows_read, shape, settings);
     for view in &job.script.views {
         let is_relation = job.relations.iter().any(|named| named.reference.table == view.name);
         if is_relation {
@@ -95,11 +121,8 @@ pub(crate) async fn plan(
     sandbox::check_plan(&planned, settings)?;
     let (normalised, schema) = output::normalise(planned)?;
     let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
-    let physical = state
-        .query_planner()
-        .create_physical_plan(&logical, &state)
-        .await
-        .map_err(|error| from_planning(&error))?;
+    let physical =
+        state.query_planner().create_physical_plan(&logical, &state).await.map_err(|error| from_planning(&error))?;
     Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
 }
 
@@ -134,7 +157,13 @@ fn spilled_bytes(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     plan.children().into_iter().fold(own as u64, |sum, child| sum + spilled_bytes(child))
 }
 
-fn relations(job: &Job, timeline: &Arc<dyn Timeline>, rows_read: &[Arc<AtomicU64>], settings: &Settings) -> Tables {
+fn relations(
+    job: &Job,
+    timeline: &Arc<dyn Timeline>,
+    rows_read: &[Arc<AtomicU64>],
+    shape: Shape,
+    settings: &Settings,
+) -> Tables {
     let mut tables = Tables::new();
     for Named { reference, relation } in &job.relations {
         let source = Source {
@@ -142,7 +171,7 @@ fn relations(job: &Job, timeline: &Arc<dyn Timeline>, rows_read: &[Arc<AtomicU64
             schema: Arc::clone(&relation.schema),
             timeline: Arc::clone(timeline),
             rows: Arc::clone(&rows_read[reference.source]),
-            batch_rows: settings.batch_rows,
+            batch_rows: shape.batch_rows,
             expansion: settings.expansion,
         };
         let table = RelationTable::new(source, relation.clone());
@@ -153,7 +182,7 @@ fn relations(job: &Job, timeline: &Arc<dyn Timeline>, rows_read: &[Arc<AtomicU64
 
 fn session(
     job: &Job,
-    joins: Joins,
+    config: SessionConfig,
     pool: &Arc<QueryPool>,
     functions: &Functions,
     settings: &Settings,
@@ -170,10 +199,7 @@ fn session(
         .map_err(|error| internal(format!("no temporary directory for the query: {error}")))?;
     let mut planners: Vec<Arc<_>> = vec![Arc::new(SparkDivision) as _, Arc::new(SparkFunctionPlanner) as _];
     planners.extend(SessionStateDefaults::default_expr_planners());
-    let builder = SessionStateBuilder::new()
-        .with_config(config(job, joins, pool.share(), settings))
-        .with_runtime_env(runtime)
-        .with_expr_planners(planners);
+    let builder = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_expr_planners(planners);
     let mut state = functions.register(builder).build();
     state.mark_start_execution();
     let now = timestamp_ms_to_datetime(job.now_millis).map(|now| now.and_utc());
@@ -181,22 +207,42 @@ fn session(
     Ok(state)
 }
 
-fn config(job: &Job, joins: Joins, share: usize, settings: &Settings) -> SessionConfig {
-    // The engine never plans a sort-merge join for a single partition.
-    let partitions = match joins {
-        Joins::Hash => job.limits.parallelism.max(1),
-        Joins::SortMerge => job.limits.parallelism.max(2),
-    };
+fn config(shape: Shape, joins: Joins, share: usize) -> SessionConfig {
     let mut config = SessionConfig::new()
-        .with_target_partitions(partitions)
-        .with_batch_size(settings.batch_rows)
+        .with_target_partitions(shape.partitions)
+        .with_batch_size(shape.batch_rows)
         .with_information_schema(false)
         .with_create_default_catalog_and_schema(false);
     let options = config.options_mut();
     options.execution.time_zone = Some(ZONE.to_string());
     options.execution.enable_recursive_ctes = false;
-    options.execution.sort_spill_reservation_bytes = SORT_RESERVATION.min(share / (8 * partitions));
+    options.execution.sort_spill_reservation_bytes = SORT_RESERVATION.min(share / (16 * shape.partitions));
     options.optimizer.prefer_hash_join = joins == Joins::Hash;
     options.optimizer.repartition_joins = true;
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_enough_memory_a_query_gets_all_it_asks_for() {
+        let shape = Shape { partitions: 8, batch_rows: 8192 };
+        assert_eq!(fit(8 << 30, Joins::Hash, 8, 8192), shape);
+        assert_eq!(fit(8 << 30, Joins::SortMerge, 8, 8192), shape);
+    }
+
+    #[test]
+    fn with_little_memory_it_runs_in_fewer_partitions_and_smaller_batches() {
+        assert_eq!(fit(38 << 20, Joins::Hash, 8, 8192), Shape { partitions: 2, batch_rows: 2432 });
+        assert_eq!(fit(5 << 20, Joins::Hash, 8, 8192), Shape { partitions: 1, batch_rows: 640 });
+        assert_eq!(fit(0, Joins::Hash, 0, 8192), Shape { partitions: 1, batch_rows: 128 });
+        assert_eq!(fit(0, Joins::Hash, 1, 16), Shape { partitions: 1, batch_rows: 16 });
+    }
+
+    #[test]
+    fn a_sort_merge_join_needs_two_partitions() {
+        assert_eq!(fit(5 << 20, Joins::SortMerge, 1, 8192), Shape { partitions: 2, batch_rows: 320 });
+    }
 }

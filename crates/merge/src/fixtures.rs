@@ -61,7 +61,9 @@ impl Timeline for MemoryTimeline {
         let path = request.split.path.clone();
         let gone = timeline::Error::FileGone { url: request.split.url.clone(), file: path.clone() };
         let lost = self.gone.lock().unwrap().contains(&path);
-        let Some(batches) = self.files.lock().unwrap().get(&path).cloned() else { return Err(gone) };
+        let Some(batches) = self.files.lock().unwrap().get(&path).cloned() else {
+            return Err(gone);
+        };
         let mut items: Vec<Result<RecordBatch, RowError>> = Vec::new();
         for batch in batches {
             let batch = match &request.projection {
@@ -152,7 +154,7 @@ impl Bench {
             timeline: Arc::default(),
             writer: Arc::default(),
             sources: Vec::new(),
-            limits: limits(64 << 20),
+            limits: limits(1 << 30),
             settings: Settings::default(),
             split_bytes: 1,
         }
@@ -199,8 +201,7 @@ impl Bench {
     }
 
     pub(crate) async fn check(&self, sql: &str) -> Result<Checked, Error> {
-        let sources =
-            self.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect();
+        let sources = self.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect();
         let request = CheckRequest { sql: Some(sql.to_string()), sources, limits: self.limits.clone() };
         self.service().check(request).await
     }
@@ -251,6 +252,7 @@ pub(crate) fn limits(memory: usize) -> MergeLimits {
 
 pub(crate) fn stage_request(schema: SchemaRef, budget: MemoryBudget) -> StageRequest {
     StageRequest {
+        table_schema: Arc::clone(&schema),
         url: "/target".to_string(),
         instant: "20250606182826197".parse().unwrap(),
         attempt: 0,
@@ -314,11 +316,18 @@ pub(crate) fn in_order(batches: &[RecordBatch]) -> Vec<String> {
     let mut rows = Vec::new();
     for batch in batches {
         for row in 0..batch.num_rows() {
-            let cells: Vec<String> = batch
-                .columns()
-                .iter()
-                .map(|column| if column.is_null(row) { "null".to_string() } else { array_value_to_string(column, row).unwrap() })
-                .collect();
+            let cells: Vec<String> =
+                batch
+                    .columns()
+                    .iter()
+                    .map(|column| {
+                        if column.is_null(row) {
+                            "null".to_string()
+                        } else {
+                            array_value_to_string(column, row).unwrap()
+                        }
+                    })
+                    .collect();
             rows.push(cells.join("|"));
         }
     }

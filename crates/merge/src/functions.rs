@@ -9,11 +9,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::SessionStateDefaults;
+use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::{AggregateUDF, HigherOrderUDF, ScalarUDF, WindowUDF};
 
 use crate::placeholders::nearest;
+
+/// What the planner itself makes of a call, without a function behind it.
+const PLANNED: [&str; 2] = ["unnest", "unnest_outer"];
 
 const REVIEWED: &str = include_str!("functions.txt");
 
@@ -43,10 +46,7 @@ const REFUSED: [(&[&str], &str); 5] = [
         &["reflect", "java_method", "try_reflect", "sleep", "pg_sleep", "raise_error", "assert_true"],
         "it runs foreign code or has effects beside its answer",
     ),
-    (
-        &["generate_series", "range", "sequence"],
-        "it makes lists of any length, which no memory limit counts",
-    ),
+    (&["generate_series", "range", "sequence"], "it makes lists of any length, which no memory limit counts"),
     (
         &["read_csv", "read_json", "read_parquet", "read_files", "read_avro", "from_csv_file"],
         "it reads files; only the relations of the batch can be read",
@@ -73,7 +73,7 @@ impl Functions {
         let higher_order: Vec<_> = functions.higher_order.into_iter().filter(|f| is_allowed(f.name())).collect();
         let aggregate: Vec<_> = functions.aggregate.into_iter().filter(|f| is_allowed(f.name())).collect();
         let window: Vec<_> = functions.window.into_iter().filter(|f| is_allowed(f.name())).collect();
-        let mut names = HashSet::new();
+        let mut names: HashSet<String> = PLANNED.iter().map(ToString::to_string).collect();
         names.extend(scalar.iter().flat_map(|f| with_aliases(f.name(), f.aliases())));
         names.extend(higher_order.iter().flat_map(|f| with_aliases(f.name(), f.aliases())));
         names.extend(aggregate.iter().flat_map(|f| with_aliases(f.name(), f.aliases())));

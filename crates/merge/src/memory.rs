@@ -4,7 +4,8 @@
 //! Query and writer count into one budget. The query is held to a share of it, so that the writer, which must go on
 //! for the query to go on, is never starved. Inside the share an operator that can spill may always hold a fair part,
 //! and more while at least half of the share is free: an operator that is alone need not spill, and one that comes
-//! later finds room. Refused operators that can spill do; the others fail.
+//! later finds room. A quarter of the share is never given to operators that can spill, because to merge what they
+//! spilled they need memory that they cannot spill. Refused operators that can spill do; the others fail.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -115,14 +116,12 @@ impl Held {
     /// Whether a consumer that holds `held` bytes may hold `more`.
     fn allows(&self, can_spill: bool, held: usize, more: usize, share: usize) -> bool {
         let after = self.total().saturating_add(more);
-        if after > share {
-            return false;
-        }
         if !can_spill {
-            return true;
+            return after <= share;
         }
-        let fair = share.saturating_sub(self.fixed) / self.spillers.max(1);
-        held.saturating_add(more) <= fair || after <= share / 2
+        let room = share.saturating_sub(self.fixed.max(share / 4));
+        let is_fair = held.saturating_add(more) <= room / self.spillers.max(1);
+        self.spillable.saturating_add(more) <= room && (is_fair || after <= share / 2)
     }
 }
 
@@ -253,15 +252,25 @@ mod tests {
         let first = consumer(&fixture, "ExternalSorter[0]", true);
         let second = consumer(&fixture, "ExternalSorter[1]", true);
         let third = consumer(&fixture, "ExternalSorter[2]", true);
-        let fourth = consumer(&fixture, "ExternalSorter[3]", true);
+        let _fourth = consumer(&fixture, "ExternalSorter[3]", true);
         first.try_grow(400).unwrap();
         assert!(first.try_grow(1).is_err(), "beyond half of the share only a fair part is left");
-        second.try_grow(200).unwrap();
+        second.try_grow(150).unwrap();
         assert!(second.try_grow(1).is_err());
-        third.try_grow(200).unwrap();
-        assert!(fourth.try_grow(1).is_err(), "the share is used up, so the fourth spills at once");
+        assert!(third.try_grow(51).is_err(), "what is left is less than a fair part");
         first.shrink(300);
-        fourth.try_grow(200).unwrap();
+        third.try_grow(150).unwrap();
+    }
+
+    #[test]
+    fn a_quarter_of_the_share_is_kept_for_what_cannot_spill() {
+        let fixture = fixture(1000, 80);
+        let sort = consumer(&fixture, "ExternalSorter[0]", true);
+        sort.try_grow(600).unwrap();
+        assert!(sort.try_grow(1).is_err());
+        let merge = consumer(&fixture, "ExternalSorterMerge[0]", false);
+        merge.try_grow(200).unwrap();
+        assert!(merge.try_grow(1).is_err());
     }
 
     #[test]

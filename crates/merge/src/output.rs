@@ -51,7 +51,9 @@ pub(crate) fn difference(planned: &Schema, announced: &Schema) -> Option<String>
         columns.join(", ")
     };
     for (position, field) in planned.fields().iter().enumerate() {
-        let Some(other) = announced.fields().get(position) else { break };
+        let Some(other) = announced.fields().get(position) else {
+            break;
+        };
         if field.name() != other.name() || field.data_type() != other.data_type() {
             return Some(format!(
                 "column {position} is `{} {}` in the query's result and `{} {}` where it goes",
@@ -142,9 +144,9 @@ fn stored_type(data_type: &DataType) -> Result<DataType, String> {
         | DataType::LargeList(item)
         | DataType::FixedSizeList(item, _)
         | DataType::ListView(item)
-        | DataType::LargeListView(item) => DataType::List(stored_field(item, true)?),
+        | DataType::LargeListView(item) => DataType::List(stored_member("element", item, true)?),
         DataType::Struct(fields) => DataType::Struct(stored_fields(fields)?),
-        DataType::Map(entries, _) => stored_map(entries)?,
+        DataType::Map(entries, _) => stored_map(entries.data_type())?,
         DataType::Null => return Err("it has no type; give it one: `CAST(NULL AS STRING)`".to_string()),
         DataType::Time32(_) | DataType::Time64(_) => return Err("cast it to STRING or BIGINT".to_string()),
         DataType::Duration(_) | DataType::Interval(_) => {
@@ -162,8 +164,9 @@ fn stored_decimal(precision: u8, scale: i8) -> Result<DataType, String> {
     Ok(DataType::Decimal128(precision, scale))
 }
 
-fn stored_field(field: &FieldRef, nullable: bool) -> Result<FieldRef, String> {
-    Ok(Arc::new(Field::new(field.name(), stored_type(field.data_type())?, nullable)))
+/// A member whose name no query sees. Engines call it differently, so it gets the name that Parquet prescribes.
+fn stored_member(name: &str, member: &FieldRef, nullable: bool) -> Result<FieldRef, String> {
+    Ok(Arc::new(Field::new(name, stored_type(member.data_type())?, nullable)))
 }
 
 fn stored_fields(fields: &Fields) -> Result<Fields, String> {
@@ -172,14 +175,15 @@ fn stored_fields(fields: &Fields) -> Result<Fields, String> {
         if !is_avro_name(field.name()) {
             return Err(format!("its field `{}` has a name that a Hudi table cannot hold; rename it", field.name()));
         }
-        let inner = stored_field(field, true).map_err(|what| format!("field `{}`: {what}", field.name()))?;
+        let inner =
+            stored_member(field.name(), field, true).map_err(|what| format!("field `{}`: {what}", field.name()))?;
         stored.push(inner);
     }
     Ok(Fields::from(stored))
 }
 
-fn stored_map(entries: &FieldRef) -> Result<DataType, String> {
-    let DataType::Struct(pair) = entries.data_type() else {
+fn stored_map(entries: &DataType) -> Result<DataType, String> {
+    let DataType::Struct(pair) = entries else {
         return Err("it is a map without keys and values".to_string());
     };
     let [key, value] = pair.iter().as_slice() else {
@@ -188,8 +192,8 @@ fn stored_map(entries: &FieldRef) -> Result<DataType, String> {
     if stored_type(key.data_type())? != DataType::Utf8 {
         return Err("a map can only have STRING keys; cast it".to_string());
     }
-    let pair = Fields::from(vec![stored_field(key, false)?, stored_field(value, true)?]);
-    Ok(DataType::Map(Arc::new(Field::new(entries.name(), DataType::Struct(pair), false)), false))
+    let pair = Fields::from(vec![stored_member("key", key, false)?, stored_member("value", value, true)?]);
+    Ok(DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(pair), false)), false))
 }
 
 #[cfg(test)]
@@ -223,9 +227,10 @@ mod tests {
 
     #[test]
     fn nested_types_are_stored_with_nullable_members() {
-        let inner = Field::new("item", DataType::Struct(vec![Field::new("a", DataType::Utf8View, false)].into()), false);
+        let inner =
+            Field::new("item", DataType::Struct(vec![Field::new("a", DataType::Utf8View, false)].into()), false);
         let expected =
-            Field::new("item", DataType::Struct(vec![Field::new("a", DataType::Utf8, true)].into()), true);
+            Field::new("element", DataType::Struct(vec![Field::new("a", DataType::Utf8, true)].into()), true);
         assert_eq!(stored_type(&DataType::LargeList(Arc::new(inner))), Ok(DataType::List(Arc::new(expected))));
     }
 

@@ -13,9 +13,7 @@ use datafusion::common::{DFSchema, TableReference, plan_err};
 use datafusion::error::Result;
 use datafusion::execution::SessionState;
 use datafusion::functions::core::expr_fn::nullif;
-use datafusion::logical_expr::planner::{
-    ContextProvider, ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner,
-};
+use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
 use datafusion::logical_expr::{
     AggregateUDF, BinaryExpr, Expr, ExprSchemable, HigherOrderUDF, LogicalPlan, Operator, ScalarUDF, TableSource,
     WindowUDF, cast, lit,
@@ -139,11 +137,8 @@ impl ExprPlanner for SparkDivision {
             _ => return Ok(PlannerResult::Original(raw)),
         };
         let divisor = nullif(cast(raw.right, operand.clone()), zero);
-        let quotient = Expr::BinaryExpr(BinaryExpr::new(
-            Box::new(cast(raw.left, operand)),
-            Operator::Divide,
-            Box::new(divisor),
-        ));
+        let quotient =
+            Expr::BinaryExpr(BinaryExpr::new(Box::new(cast(raw.left, operand)), Operator::Divide, Box::new(divisor)));
         Ok(PlannerResult::Planned(quotient))
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::logical_expr::{Between, Expr, Operator};
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, CaseExpr, Column, DynamicFilterPhysicalExpr, InListExpr, IsNotNullExpr, IsNullExpr, Literal as Constant,
-    NotExpr,
+    BinaryExpr, CaseExpr, Column, DynamicFilterPhysicalExpr, InListExpr, IsNotNullExpr, IsNullExpr,
+    Literal as Constant, NotExpr,
 };
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::scalar::ScalarValue;
@@ -98,9 +98,9 @@ pub(crate) fn from_expr(expr: &Expr, schema: &Schema) -> Condition {
                 })
                 .collect();
             match (list.expr.as_ref(), values) {
-                (Expr::Column(column), Some(values)) if list.negated => {
-                    Condition::and(values.into_iter().map(|value| compare(&column.name, Operator::NotEq, value, schema)))
-                }
+                (Expr::Column(column), Some(values)) if list.negated => Condition::and(
+                    values.into_iter().map(|value| compare(&column.name, Operator::NotEq, value, schema)),
+                ),
                 (Expr::Column(column), Some(values)) => one_of(&column.name, &values, schema),
                 _ => Condition::Always,
             }
@@ -219,7 +219,9 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, schema: &Schema) -> 
         // Comparing with null is never true.
         return Condition::Never;
     }
-    let Ok(field) = schema.field_with_name(column) else { return Condition::Always };
+    let Ok(field) = schema.field_with_name(column) else {
+        return Condition::Always;
+    };
     match literal(value, field.data_type()) {
         Some(Literal::Float(number)) if !float_is_safe(op, number) => Condition::Always,
         Some(literal) => Condition::Only(Predicate::Compare { column: column.to_string(), op, literal }),
@@ -228,7 +230,9 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, schema: &Schema) -> 
 }
 
 fn one_of(column: &str, values: &[&ScalarValue], schema: &Schema) -> Condition {
-    let Ok(field) = schema.field_with_name(column) else { return Condition::Always };
+    let Ok(field) = schema.field_with_name(column) else {
+        return Condition::Always;
+    };
     let mut literals = Vec::with_capacity(values.len());
     // A null in the list matches no row.
     for value in values.iter().filter(|value| !value.is_null()) {

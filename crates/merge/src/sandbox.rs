@@ -145,7 +145,10 @@ impl Visitor for Check<'_> {
             return refuse(place_of(select.span()), "SELECT INTO is not allowed: the result is the batch");
         }
         if !select.lateral_views.is_empty() {
-            return refuse(place_of(select.span()), "LATERAL VIEW is not supported: use `CROSS JOIN UNNEST(column)`");
+            return refuse(
+                place_of(select.span()),
+                "LATERAL VIEW is not supported: write `SELECT explode(column) AS element`",
+            );
         }
         ControlFlow::Continue(())
     }
@@ -193,7 +196,9 @@ impl Visitor for Check<'_> {
     }
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> Checked {
-        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+        let Expr::Function(function) = expr else {
+            return ControlFlow::Continue(());
+        };
         let place = place_of(function.name.span());
         match function.name.0.as_slice() {
             [part] => match part.as_ident().and_then(|ident| self.functions.refusal(&ident.value)) {
@@ -220,9 +225,8 @@ impl Check<'_> {
             return format!("`{name}` looks like a file or URL: a query can only name the relations of its batch");
         }
         let hint = nearest(name, self.known.iter().map(String::as_str));
-        let hint = hint.map(|known| format!("; did you mean `{}`?", shown(known))).unwrap_or_default();
+        let hint = hint.map_or(".".to_string(), |known| format!("; did you mean `{}`?", shown(known)));
         format!("there is no relation or view `{name}`{hint} There are: {}", self.present())
-            .replace("` There", "`. There")
     }
 
     fn present(&self) -> String {

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
+use datafusion::arrow::array::{Array, RecordBatch, RecordBatchOptions, UInt32Array};
+use datafusion::arrow::compute::take_record_batch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -31,6 +32,9 @@ use tributary_types::{Code, Fault};
 
 use crate::predicate::{Condition, from_physical};
 use crate::relation::{Source, typical_width};
+
+/// Memory that a batch may keep alive unseen without being copied.
+const SLACK: usize = 64 << 10;
 
 /// Scan of a relation: some of its columns, its splits dealt out to partitions.
 #[derive(Debug, Clone)]
@@ -255,6 +259,7 @@ impl SplitReader {
     }
 
     fn accept(&self, batch: RecordBatch, split: &Split) -> Result<RecordBatch> {
+        let batch = compact(batch)?;
         let rows = batch.num_rows();
         self.source.rows.fetch_add(rows as u64, Ordering::Relaxed);
         let columns = if self.columns.is_empty() { Vec::new() } else { batch.columns().to_vec() };
@@ -267,6 +272,24 @@ impl SplitReader {
             }))
         })
     }
+}
+
+/// Copies a batch that keeps much more memory alive than it shows, such as a slice of a whole file: every operator
+/// that holds such slices would count the file once for each.
+fn compact(batch: RecordBatch) -> Result<RecordBatch> {
+    let mut shown = 0;
+    for column in batch.columns() {
+        // Types whose slices cannot be measured are left as they are.
+        let Ok(bytes) = column.to_data().get_slice_memory_size() else {
+            return Ok(batch);
+        };
+        shown += bytes;
+    }
+    if batch.get_array_memory_size() <= 2 * shown + SLACK {
+        return Ok(batch);
+    }
+    let every_row = UInt32Array::from_iter_values(0..batch.num_rows() as u32);
+    Ok(take_record_batch(&batch, &every_row)?)
 }
 
 fn external(error: RowError) -> DataFusionError {
@@ -289,5 +312,21 @@ impl Fault for ForeignRows {
 
     fn reason(&self) -> &'static str {
         "SCHEMA_BROKEN"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::many;
+
+    #[test]
+    fn a_small_slice_of_a_large_batch_is_copied_and_a_whole_batch_is_not() {
+        let whole = many(0, 10_000);
+        let slice = compact(whole.slice(100, 10)).unwrap();
+        assert_eq!(slice, whole.slice(100, 10));
+        assert!(slice.get_array_memory_size() < 10_000);
+        let kept = compact(whole.clone()).unwrap();
+        assert_eq!(kept.get_array_memory_size(), whole.get_array_memory_size());
     }
 }

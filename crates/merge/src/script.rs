@@ -8,6 +8,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan, Tokenizer, Whitespace};
 use tributary_api::merge::Error;
 
+use crate::calls;
 use crate::casing::Casing;
 use crate::dialect::SqlDialect;
 use crate::error::sql_error;
@@ -88,10 +89,7 @@ fn split(tokens: Vec<TokenWithSpan>) -> Vec<Vec<TokenWithSpan>> {
 
 fn is_blank(token: &Token) -> bool {
     matches!(token, Token::Whitespace(Whitespace::Space | Whitespace::Tab | Whitespace::Newline))
-        || matches!(
-            token,
-            Token::Whitespace(Whitespace::SingleLineComment { .. } | Whitespace::MultiLineComment(_))
-        )
+        || matches!(token, Token::Whitespace(Whitespace::SingleLineComment { .. } | Whitespace::MultiLineComment(_)))
         || *token == Token::EOF
 }
 
@@ -155,12 +153,16 @@ fn parse_query(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Box<Quer
 }
 
 fn parse_statement(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Statement, Error> {
-    let mut parser = Parser::new(&SqlDialect)
-        .with_recursion_limit(settings.max_nesting)
-        .with_tokens_with_locations(tokens.to_vec());
-    let statement = parser.parse_statement().map_err(|error| from_parser(&error, settings))?;
+    let mut parser =
+        Parser::new(&SqlDialect).with_recursion_limit(settings.max_nesting).with_tokens_with_locations(tokens.to_vec());
+    let mut statement = parser.parse_statement().map_err(|error| from_parser(&error, settings))?;
     let next = parser.peek_token();
     if next.token == Token::EOF {
+        match &mut statement {
+            Statement::Query(query) => calls::rewrite(query),
+            Statement::CreateView(view) => calls::rewrite(&mut view.query),
+            _ => {}
+        }
         return Ok(statement);
     }
     let message = format!("unexpected `{}` after the end of the statement", next.token);
@@ -313,7 +315,11 @@ mod tests {
 
     #[test]
     fn syntax_errors_carry_their_place() {
-        assert!(refused("SELECT 1,\n  FROM WHERE").starts_with("SQL at line 2, column"), "{}", refused("SELECT 1,\n  FROM WHERE"));
+        assert!(
+            refused("SELECT 1,\n  FROM WHERE").starts_with("SQL at line 2, column"),
+            "{}",
+            refused("SELECT 1,\n  FROM WHERE")
+        );
         assert!(refused("SELECT 'abc").starts_with("SQL at line 1, column 8"), "{}", refused("SELECT 'abc"));
         assert!(refused("SELECT 1 SELECT 2").contains("unexpected"), "{}", refused("SELECT 1 SELECT 2"));
     }

@@ -2,14 +2,15 @@
 //! The role itself: bind, check, run.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryPool;
 use futures::StreamExt;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, MergeSource, Merged};
 use tributary_api::timeline::{Relation, Timeline};
 use tributary_api::writer::{StageRequest, Writer};
@@ -26,6 +27,9 @@ use crate::output;
 use crate::placeholders::{Reference, View, bind, usage};
 use crate::script;
 use crate::settings::Settings;
+
+/// How long a query that was given up may take to give its memory back before the next attempt starts regardless.
+const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// What runs where a pipeline has no SQL.
 const PASS_THROUGH: &str = "SELECT * FROM <SRC>";
@@ -94,7 +98,9 @@ impl Service {
             attempt = self.plan(job, Joins::SortMerge).await?;
         }
         let error = match first_rows(&attempt).await {
-            Ok((first, query)) => return Ok(Started { attempt, first, query, spilled_before: 0 }),
+            Ok((first, query)) => {
+                return Ok(Started { attempt, first, query, spilled_before: 0 });
+            }
             Err(error) => error,
         };
         let failure = Failure {
@@ -109,8 +115,13 @@ impl Service {
         }
         info!(share = attempt.pool.share(), "hash joins did not fit, joining by sort and merge");
         metrics::sort_merge_chosen(SortMergeCause::Memory);
-        attempt.pool.wait_until_empty().await;
         let spilled_before = attempt.spilled_bytes();
+        let pool = Arc::clone(&attempt.pool);
+        // The plan keeps the hash tables that did fit.
+        drop(attempt);
+        if tokio::time::timeout(RELEASE_TIME, pool.wait_until_empty()).await.is_err() {
+            warn!(bytes = pool.reserved(), "a query that was given up still holds memory");
+        }
         let attempt = self.plan(job, Joins::SortMerge).await?;
         match first_rows(&attempt).await {
             Ok((first, query)) => Ok(Started { attempt, first, query, spilled_before }),
@@ -226,9 +237,7 @@ fn pinned(references: Vec<Reference>, sources: &[MergeSource]) -> Result<Vec<Nam
 }
 
 /// Starts an attempt and waits for its first rows: until then nothing is handed over, and it can be given up.
-async fn first_rows(
-    attempt: &Attempt,
-) -> Result<(Option<RecordBatch>, SendableRecordBatchStream), DataFusionError> {
+async fn first_rows(attempt: &Attempt) -> Result<(Option<RecordBatch>, SendableRecordBatchStream), DataFusionError> {
     let mut query = attempt.start()?;
     loop {
         match query.next().await {

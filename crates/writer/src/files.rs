@@ -23,9 +23,7 @@ pub(crate) struct FileContext {
     pub(crate) storage: Storage,
     pub(crate) instant: InstantTime,
     pub(crate) attempt: u32,
-    /// The table's schema without meta columns.
-    pub(crate) schema: SchemaRef,
-    /// The same with meta columns.
+    /// The table's schema with meta columns.
     pub(crate) file_schema: SchemaRef,
     pub(crate) ordering: Vec<String>,
     pub(crate) batch_rows: usize,
@@ -42,8 +40,7 @@ impl FileContext {
             storage,
             instant: request.instant.clone(),
             attempt: request.attempt,
-            schema: Arc::clone(&request.schema),
-            file_schema: base_file_schema(&request.schema),
+            file_schema: base_file_schema(&request.table_schema),
             ordering: request.ordering.clone(),
             batch_rows,
             budget: request.budget.clone(),

@@ -56,7 +56,7 @@ pub(crate) const BY_PARTITION: Route = |batch, parts| {
 /// Reads all rows into `spool`.
 pub(crate) async fn ingest(request: &StageRequest, mut rows: RowStream, spool: &mut Spool) -> Result<Ingested, Error> {
     let rules = key_rules(request);
-    let schema = keyed_schema(&request.schema);
+    let schema = keyed_schema(&request.table_schema);
     let mut seen = Ingested::default();
     while let Some(batch) = rows.next().await {
         let batch = batch?;
@@ -101,7 +101,7 @@ fn keyed_batch(
 /// The rows in the table's column order and types, which may be wider than the query's.
 fn aligned(request: &StageRequest, batch: &RecordBatch) -> Result<RecordBatch, Error> {
     let mut columns = Vec::with_capacity(request.schema.fields().len());
-    for field in request.schema.fields() {
+    for field in request.table_schema.fields() {
         let column = batch.column_by_name(field.name()).ok_or_else(|| Error::MissingColumn {
             column: field.name().clone(),
             role: "schema",
@@ -117,7 +117,7 @@ fn aligned(request: &StageRequest, batch: &RecordBatch) -> Result<RecordBatch, E
             what: format!("cannot be stored as {}: {e}", field.data_type()),
         })?);
     }
-    RecordBatch::try_new(Arc::clone(&request.schema), columns).map_err(internal)
+    RecordBatch::try_new(Arc::clone(&request.table_schema), columns).map_err(internal)
 }
 
 fn drop_null_keys(request: &StageRequest, keyed: RecordBatch, seen: &mut Ingested) -> Result<RecordBatch, Error> {

@@ -41,9 +41,9 @@ impl Service {
 #[async_trait]
 impl Writer for Service {
     async fn stage(&self, request: StageRequest, rows: RowStream) -> Result<Staged, Error> {
-        key_rules(&request).check(&request.schema).map_err(crate::ingest::key_error)?;
+        key_rules(&request).check(&request.table_schema).map_err(crate::ingest::key_error)?;
         // Fails now if an ordering column is missing, before anything is read.
-        OrderingRule::new(&request.ordering, &request.schema)?;
+        OrderingRule::new(&request.ordering, &request.table_schema)?;
         let storage = self.stores.open(&request.url).map_err(|e| role_error(&request.url, e))?;
         let staging = Staging {
             context: Arc::new(FileContext::new(storage, &request, self.settings.batch_rows)),
@@ -109,7 +109,7 @@ impl Staging<'_> {
     }
 
     fn spool(&self, route: crate::spool::Route, threshold: usize) -> Spool {
-        let schema = keyed_schema(&self.request.schema);
+        let schema = keyed_schema(&self.request.table_schema);
         Spool::new(schema, &self.request.budget, threshold, &self.space, self.settings.spill_buckets, route)
     }
 
@@ -150,7 +150,7 @@ impl Staging<'_> {
 
     /// Updates of a batch that did not fit: as many slices at a time as their updates fit in memory.
     async fn rewrite_spooled(&self, updates: Spooled, seen: &Ingested, staged: &mut Staged) -> Result<(), Error> {
-        let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.schema))?;
+        let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.table_schema))?;
         match updates {
             Spooled::Memory(batches, _held) => {
                 let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
@@ -197,7 +197,7 @@ impl Staging<'_> {
         partitions: &BTreeSet<String>,
         staged: &mut Staged,
     ) -> Result<Sorted, Error> {
-        let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.schema))?;
+        let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.table_schema))?;
         let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
         staged.rows_combined += rows.combined;
         let by_slice = self.by_slice(&rows, partitions).await?;

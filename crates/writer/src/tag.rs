@@ -3,6 +3,7 @@
 //!
 //! Only the key column of slices in touched partitions is read, and only against the slices that were pinned.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use futures::{Stream, StreamExt, TryStreamExt};
 use tributary_api::writer::{Error, TargetSlice};
+use tributary_hudi::{FileScan, open_scan};
 
 use crate::combine::KeyedRows;
 use crate::files::{FileContext, hudi_error};
@@ -32,9 +34,18 @@ pub(crate) async fn open_slice(context: &FileContext, slice: &TargetSlice) -> Re
 
 async fn open(context: &FileContext, slice: &TargetSlice, schema: &Arc<Schema>) -> Result<StoredRows, Error> {
     let url = context.storage.url().to_string();
-    let rows = tributary_hudi::scan_file(&context.storage, &slice.path, slice.bytes, Arc::clone(schema), context.batch_rows)
-        .await
-        .map_err(|e| hudi_error(context, e))?;
+    let scan = FileScan {
+        path: slice.path.clone(),
+        bytes: slice.bytes,
+        schema: Arc::clone(schema),
+        projection: None,
+        // Tables that leave partition columns out of their files are refused as targets.
+        constants: BTreeMap::new(),
+        instants: None,
+        prune: None,
+        batch_rows: context.batch_rows,
+    };
+    let rows = open_scan(&context.storage, scan).await.map_err(|e| hudi_error(context, e))?;
     Ok(Box::pin(rows.map_err(move |e| crate::files::role_error(&url, e))))
 }
 

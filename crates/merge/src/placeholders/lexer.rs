@@ -138,7 +138,8 @@ fn quoted(rest: &str, quote: char, backslash: bool) -> usize {
 
 /// Length of `$$…$$` or `$tag$…$tag$`; `None` for a lone `$`, which begins a parameter.
 fn dollar_quoted(rest: &str) -> Option<usize> {
-    let tag = rest[1..].find(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|end| rest[1 + end..].starts_with('$'))?;
+    let tag =
+        rest[1..].find(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|end| rest[1 + end..].starts_with('$'))?;
     let delimiter = &rest[..tag + 2];
     let length = rest[delimiter.len()..].find(delimiter).map(|end| end + 2 * delimiter.len());
     Some(length.unwrap_or(rest.len()))

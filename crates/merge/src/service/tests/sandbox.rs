@@ -36,6 +36,7 @@ async fn each_forbidden_thing_is_refused_by_name() {
         ("SELECT pg_catalog.version() AS v", "has a qualifier"),
         ("SELECT x.y(1) AS v FROM <SRC>", "has a qualifier"),
         ("WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t) SELECT n FROM t", "WITH RECURSIVE"),
+        ("SELECT id FROM <SRC> LATERAL VIEW explode(ARRAY(1)) t AS e", "LATERAL VIEW is not supported"),
         ("SELECT * INTO t FROM <SRC>", "SELECT INTO"),
         ("SELECT * FROM <SRC> FOR UPDATE", "FOR UPDATE"),
         ("SELECT * FROM <SRC> TABLESAMPLE (10 PERCENT)", "TABLESAMPLE"),
@@ -80,8 +81,7 @@ async fn what_only_computes_is_allowed() {
         "SELECT id, SUM(amount) OVER (PARTITION BY name ORDER BY id) AS total FROM <SRC>",
         "SELECT name, COUNT(*) AS c FROM <SRC> GROUP BY name HAVING COUNT(*) > 0",
         "SELECT id, CASE WHEN amount > 5 THEN 'big' ELSE 'small' END AS size FROM <SRC> ORDER BY id LIMIT 10",
-        "SELECT x.id FROM <SRC> x, LATERAL (SELECT x.id AS y) z",
-        "SELECT id, element FROM <SRC> CROSS JOIN UNNEST(ARRAY(1, 2)) AS u(element)",
+        "SELECT id, unnest(ARRAY(1, 2)) AS element FROM <SRC>",
     ] {
         if let Err(error) = bench.check(sql).await {
             panic!("`{sql}` was refused: {error}");

@@ -110,6 +110,15 @@ async fn the_latest_row_of_each_key_is_kept_by_the_usual_query() {
 }
 
 #[tokio::test]
+async fn exploding_a_list_drops_empty_ones_unless_asked_for() {
+    let lists = "(VALUES (1, ARRAY(10, 20)), (2, CAST(NULL AS ARRAY<BIGINT>))) AS t(id, list)";
+    let rows = bench().rows(&format!("SELECT id, explode(list) AS e FROM {lists}")).await;
+    assert_eq!(rows, ["1|10", "1|20"]);
+    let rows = bench().rows(&format!("SELECT id, explode_outer(list) AS e FROM {lists}")).await;
+    assert_eq!(rows, ["1|10", "1|20", "2|null"]);
+}
+
+#[tokio::test]
 async fn now_is_one_time_for_the_whole_batch() {
     struct Fixed;
     impl Clock for Fixed {
