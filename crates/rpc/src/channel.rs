@@ -24,19 +24,14 @@ pub struct AddressError {
 
 /// A channel to `address` (`http://HOST:PORT`) that connects with its first call, and again after a loss.
 pub fn connect_lazily(address: &str) -> Result<Channel, AddressError> {
-    let refuse = |what: &str| AddressError {
-        address: address.to_string(),
-        what: what.to_string(),
-    };
+    let refuse = |what: &str| AddressError { address: address.to_string(), what: what.to_string() };
     if address.starts_with("https://") {
         return Err(refuse("TLS is not supported"));
     }
     if !address.starts_with("http://") {
         return Err(refuse("the scheme is missing"));
     }
-    let endpoint: Endpoint = address
-        .parse()
-        .map_err(|e: tonic::transport::Error| refuse(&e.to_string()))?;
+    let endpoint: Endpoint = address.parse().map_err(|e: tonic::transport::Error| refuse(&e.to_string()))?;
     Ok(configure(endpoint).connect_lazy())
 }
 

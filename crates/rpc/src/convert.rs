@@ -29,19 +29,13 @@ pub struct Malformed {
 impl Malformed {
     /// Something is wrong with `field`.
     pub fn new(field: impl Into<String>, what: impl ToString) -> Self {
-        Malformed {
-            field: field.into(),
-            what: what.to_string(),
-        }
+        Malformed { field: field.into(), what: what.to_string() }
     }
 
     /// The same, seen from the message around.
     #[must_use]
     pub fn within(self, outer: &str) -> Self {
-        Malformed {
-            field: format!("{outer}.{}", self.field),
-            what: self.what,
-        }
+        Malformed { field: format!("{outer}.{}", self.field), what: self.what }
     }
 }
 

@@ -57,11 +57,7 @@ pub(crate) trait RoleError: Wire + Fault {
     fn from_fault(fault: &common::Fault, call: Call) -> Self {
         Self::rebuild(fault).unwrap_or_else(|| {
             let code = known_code(fault);
-            Self::other(
-                code,
-                known_retry(fault, code, call),
-                with_causes(&fault.message, &fault.causes),
-            )
+            Self::other(code, known_retry(fault, code, call), with_causes(&fault.message, &fault.causes))
         })
     }
 }
@@ -116,11 +112,7 @@ pub(crate) fn from_status<E: RoleError>(status: Status, doing: String, call: Cal
             return E::from_fault(&fault, call);
         }
         let code = known_code(&fault);
-        return E::other(
-            code,
-            known_retry(&fault, code, call),
-            with_causes(&fault.message, &fault.causes),
-        );
+        return E::other(code, known_retry(&fault, code, call), with_causes(&fault.message, &fault.causes));
     }
     if is_lost(&status) {
         return E::unreachable(doing, lost_cause(status));
@@ -135,20 +127,10 @@ pub(crate) fn row_error(status: Status, doing: &str) -> RowError {
     if let Some(fault) = fault_of(&status) {
         return RowError::new(RemoteFault::new(&fault));
     }
-    let code = if is_lost(&status) {
-        Code::Unavailable
-    } else {
-        code_of_grpc(status.code())
-    };
+    let code = if is_lost(&status) { Code::Unavailable } else { code_of_grpc(status.code()) };
     let reason = if is_lost(&status) { "ROLE_UNREACHABLE" } else { "OTHER" };
     let message = format!("no rows any more while {doing}: {}", lost_cause(status));
-    RowError::new(RemoteFault {
-        code,
-        retry: default_retry(code, Call::Repeatable),
-        reason,
-        message,
-        cause: None,
-    })
+    RowError::new(RemoteFault { code, retry: default_retry(code, Call::Repeatable), reason, message, cause: None })
 }
 
 /// An error that happened in another process and is only passed on here.
@@ -216,22 +198,15 @@ struct RemoteCause {
 fn chain(causes: &[String]) -> Option<BoxedError> {
     let mut built: Option<BoxedError> = None;
     for message in causes.iter().rev() {
-        built = Some(Box::new(RemoteCause {
-            message: message.clone(),
-            source: built.take(),
-        }));
+        built = Some(Box::new(RemoteCause { message: message.clone(), source: built.take() }));
     }
     built
 }
 
 /// The source of an error whose variant needs one.
 pub(crate) fn source_of(fault: &common::Fault) -> BoxedError {
-    chain(&fault.causes).unwrap_or_else(|| {
-        Box::new(RemoteCause {
-            message: "no cause was sent".to_string(),
-            source: None,
-        })
-    })
+    chain(&fault.causes)
+        .unwrap_or_else(|| Box::new(RemoteCause { message: "no cause was sent".to_string(), source: None }))
 }
 
 /// Messages of everything below `error`.
@@ -261,13 +236,11 @@ pub(crate) fn cut(text: &str) -> String {
     if text.len() <= MESSAGE_LIMIT {
         return text.to_string();
     }
-    let end = (0..=MESSAGE_LIMIT)
-        .rev()
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or_default();
+    let end = (0..=MESSAGE_LIMIT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
     format!("{}… ({} bytes cut)", &text[..end], text.len() - end)
 }
 
+#[allow(clippy::disallowed_methods)] // the one place that builds a status
 fn encode(fault: common::Fault) -> Status {
     let grpc = grpc_code(&fault);
     let message = cut(&with_causes(&fault.message, &fault.causes));
@@ -292,14 +265,8 @@ fn encode(fault: common::Fault) -> Status {
         code: grpc as i32,
         message: message.clone(),
         details: vec![
-            prost_types::Any {
-                type_url: format!("{TYPE_PREFIX}{INFO_TYPE}"),
-                value: info.encode_to_vec(),
-            },
-            prost_types::Any {
-                type_url: format!("{TYPE_PREFIX}{FAULT_TYPE}"),
-                value: bytes,
-            },
+            prost_types::Any { type_url: format!("{TYPE_PREFIX}{INFO_TYPE}"), value: info.encode_to_vec() },
+            prost_types::Any { type_url: format!("{TYPE_PREFIX}{FAULT_TYPE}"), value: bytes },
         ],
     };
     Status::with_details(grpc, message, Bytes::from(details.encode_to_vec()))
@@ -310,10 +277,7 @@ fn fault_of(status: &Status) -> Option<common::Fault> {
         return None;
     }
     let details = RpcStatus::decode(status.details()).ok()?;
-    let any = details
-        .details
-        .iter()
-        .find(|any| any.type_url.strip_prefix(TYPE_PREFIX) == Some(FAULT_TYPE))?;
+    let any = details.details.iter().find(|any| any.type_url.strip_prefix(TYPE_PREFIX) == Some(FAULT_TYPE))?;
     common::Fault::decode(any.value.as_slice()).ok()
 }
 
@@ -331,12 +295,7 @@ fn lost_cause(status: Status) -> BoxedError {
     // tonic says "transport error" and puts what happened below it, often twice.
     causes.retain(|cause| !cause.is_empty() && cause != "transport error");
     causes.dedup();
-    chain(&causes).unwrap_or_else(|| {
-        Box::new(RemoteCause {
-            message: status.code().to_string(),
-            source: None,
-        })
-    })
+    chain(&causes).unwrap_or_else(|| Box::new(RemoteCause { message: status.code().to_string(), source: None }))
 }
 
 fn known_code(fault: &common::Fault) -> Code {

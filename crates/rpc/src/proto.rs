@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Code generated from `proto/`. The modules are nested as the packages are, since generated code refers to them so.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::large_enum_variant,
-    clippy::enum_variant_names
-)]
+#![allow(missing_docs, unreachable_pub, clippy::large_enum_variant, clippy::enum_variant_names)]
 
 macro_rules! packages {
     ($($role:ident = $package:literal),* $(,)?) => {$(

@@ -54,9 +54,7 @@ impl MemoryCoordinator {
     fn find(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
         let batches = self.batches.lock().unwrap();
         let found = batches.iter().find(|(_, status)| &status.borrow().name == name);
-        found
-            .map(|(_, status)| status.clone())
-            .ok_or_else(|| Error::NoBatch { name: name.to_string() })
+        found.map(|(_, status)| status.clone()).ok_or_else(|| Error::NoBatch { name: name.to_string() })
     }
 }
 
@@ -73,9 +71,7 @@ impl Coordinator for MemoryCoordinator {
         let name = BatchName::new(format!("{}/{}", request.pipeline.name, request.request)).unwrap();
         if let Some((pipeline, status)) = batches.iter().find(|(_, status)| status.borrow().name == name) {
             if pipeline != &request.pipeline {
-                return Err(Error::RequestReused {
-                    request: request.request,
-                });
+                return Err(Error::RequestReused { request: request.request });
             }
             return Ok(status.borrow().clone());
         }
@@ -108,10 +104,7 @@ impl Coordinator for MemoryCoordinator {
     async fn list_batches(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchStatus>, Error> {
         let batches = self.batches.lock().unwrap();
         let newest = batches.iter().rev().map(|(_, status)| status.borrow().clone());
-        Ok(newest
-            .filter(|status| pipeline.is_none_or(|name| &status.pipeline == name))
-            .take(limit)
-            .collect())
+        Ok(newest.filter(|status| pipeline.is_none_or(|name| &status.pipeline == name)).take(limit).collect())
     }
 
     async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
@@ -122,10 +115,7 @@ impl Coordinator for MemoryCoordinator {
         let problems = pipeline.sources.iter().filter(|source| source.num_instants == 0);
         let problems: Vec<String> = problems.map(|source| format!("source `{}`", source.name)).collect();
         if !problems.is_empty() {
-            return Err(Error::Pipeline {
-                pipeline: pipeline.name.to_string(),
-                problems,
-            });
+            return Err(Error::Pipeline { pipeline: pipeline.name.to_string(), problems });
         }
         let end = "completed:20250606182826197".parse().unwrap();
         Ok(PlannedBatch {
@@ -146,28 +136,18 @@ impl Coordinator for MemoryCoordinator {
         let status = self.get_batch(name).await?;
         let rows: Vec<Result<RecordBatch, RowError>> = match status.pipeline.as_str() {
             "gone" => {
-                return Err(Error::Gone {
-                    name: name.to_string(),
-                    what: "cleaned".to_string(),
-                });
+                return Err(Error::Gone { name: name.to_string(), what: "cleaned".to_string() });
             }
             "empty" => Vec::new(),
             "broken" => vec![
                 Ok(rows(&["a"])),
-                Err(RowError::new(timeline::Error::FileGone {
-                    url: "/t".to_string(),
-                    file: "f".to_string(),
-                })),
+                Err(RowError::new(timeline::Error::FileGone { url: "/t".to_string(), file: "f".to_string() })),
             ],
             "wide" => vec![Ok(rows(&["w".repeat(10 << 20).as_str(), "narrow"]))],
             _ => vec![Ok(rows(&["a", "b"])), Ok(rows(&["c"]))],
         };
         let rows: RowStream = futures::stream::iter(rows).boxed();
-        Ok(OpenedBatch {
-            schema: schema(),
-            rows,
-            status,
-        })
+        Ok(OpenedBatch { schema: schema(), rows, status })
     }
 }
 
@@ -178,10 +158,7 @@ fn schema() -> SchemaRef {
         Field::new("text", DataType::Utf8, true),
         Field::new("color", color, true),
     ];
-    Arc::new(Schema::new_with_metadata(
-        fields,
-        HashMap::from([("made by".to_string(), "a writer".to_string())]),
-    ))
+    Arc::new(Schema::new_with_metadata(fields, HashMap::from([("made by".to_string(), "a writer".to_string())])))
 }
 
 pub(crate) fn rows(texts: &[&str]) -> RecordBatch {

@@ -19,20 +19,13 @@ pub fn batch_to_proto(status: &BatchStatus) -> proto::Batch {
         pipeline: status.pipeline.to_string(),
         request_id: status.request.to_string(),
         stage: status.stage.to_wire(),
-        outcome: status
-            .outcome
-            .map(WireEnum::to_wire)
-            .unwrap_or(common::Outcome::Unspecified as i32),
+        outcome: status.outcome.map(WireEnum::to_wire).unwrap_or(common::Outcome::Unspecified as i32),
         instant: text(status.instant.as_ref()),
         completed: text(status.completed.as_ref()),
         seq: status.seq,
         sources: status.sources.iter().map(source_to_proto).collect(),
         written: Some(written_to_proto(&status.written)),
-        timings: status
-            .timings
-            .iter()
-            .map(|(stage, millis)| stage_time(*stage, *millis))
-            .collect(),
+        timings: status.timings.iter().map(|(stage, millis)| stage_time(*stage, *millis)).collect(),
         peak_memory_bytes: status.peak_memory,
         error: status.error.as_ref().map(failure_to_proto),
         start_time: Some(prost_types::Timestamp {
@@ -67,15 +60,8 @@ pub fn batch_from_proto(batch: proto::Batch) -> Result<BatchStatus, Malformed> {
         written: written_from_proto(batch.written.unwrap_or_default()),
         timings,
         peak_memory: batch.peak_memory_bytes,
-        error: batch
-            .error
-            .map(failure_from_proto)
-            .transpose()
-            .map_err(|e| e.within("error"))?,
-        started_millis: start
-            .seconds
-            .saturating_mul(1000)
-            .saturating_add(i64::from(start.nanos) / 1_000_000),
+        error: batch.error.map(failure_from_proto).transpose().map_err(|e| e.within("error"))?,
+        started_millis: start.seconds.saturating_mul(1000).saturating_add(i64::from(start.nanos) / 1_000_000),
     })
 }
 
@@ -89,10 +75,7 @@ pub fn plan_to_proto(plan: &PlannedBatch) -> proto::BatchPlan {
         columns: plan
             .columns
             .iter()
-            .map(|(name, type_name)| proto::Column {
-                name: name.clone(),
-                r#type: type_name.clone(),
-            })
+            .map(|(name, type_name)| proto::Column { name: name.clone(), r#type: type_name.clone() })
             .collect(),
     }
 }
@@ -104,21 +87,14 @@ pub fn plan_from_proto(plan: proto::BatchPlan) -> Result<PlannedBatch, Malformed
         has_news: plan.has_news,
         logical_plan: plan.logical_plan,
         physical_plan: plan.physical_plan,
-        columns: plan
-            .columns
-            .into_iter()
-            .map(|column| (column.name, column.r#type))
-            .collect(),
+        columns: plan.columns.into_iter().map(|column| (column.name, column.r#type)).collect(),
     })
 }
 
 fn stage_time(stage: Stage, millis: u64) -> proto::StageTime {
     // A time too long for the message is none that a batch can take.
     let time = prost_types::Duration::try_from(Duration::from_millis(millis)).ok();
-    proto::StageTime {
-        stage: stage.to_wire(),
-        time,
-    }
+    proto::StageTime { stage: stage.to_wire(), time }
 }
 
 fn source_to_proto(source: &SourceStatus) -> proto::SourceStatus {
@@ -141,11 +117,7 @@ fn sources_from_proto(sources: Vec<proto::SourceStatus>) -> Result<Vec<SourceSta
 fn source_from_proto(source: proto::SourceStatus) -> Result<SourceStatus, Malformed> {
     Ok(SourceStatus {
         source: SourceName::new(source.source).map_err(|e| Malformed::new("source", e))?,
-        window: source
-            .window
-            .map(window_from_proto)
-            .transpose()
-            .map_err(|e| e.within("window"))?,
+        window: source.window.map(window_from_proto).transpose().map_err(|e| e.within("window"))?,
         report: report_from_proto(source.report.unwrap_or_default()).map_err(|e| e.within("report"))?,
         rows: source.rows,
     })

@@ -38,10 +38,7 @@ pub fn cursor_to_proto(cursor: &Cursor) -> common::Cursor {
         Cursor::Requested(_) => common::Clock::Requested,
         Cursor::Completed(_) => common::Clock::Completed,
     };
-    common::Cursor {
-        clock: clock as i32,
-        instant: cursor.instant().to_string(),
-    }
+    common::Cursor { clock: clock as i32, instant: cursor.instant().to_string() }
 }
 
 /// A cursor from the wire.
@@ -56,19 +53,12 @@ pub fn cursor_from_proto(cursor: common::Cursor) -> Result<Cursor, Malformed> {
 
 /// A window for the wire.
 pub fn window_to_proto(window: &Window) -> common::Window {
-    common::Window {
-        begin: window.begin.as_ref().map(cursor_to_proto),
-        end: Some(cursor_to_proto(&window.end)),
-    }
+    common::Window { begin: window.begin.as_ref().map(cursor_to_proto), end: Some(cursor_to_proto(&window.end)) }
 }
 
 /// A window from the wire.
 pub fn window_from_proto(window: common::Window) -> Result<Window, Malformed> {
-    let begin = window
-        .begin
-        .map(cursor_from_proto)
-        .transpose()
-        .map_err(|e| e.within("begin"))?;
+    let begin = window.begin.map(cursor_from_proto).transpose().map_err(|e| e.within("begin"))?;
     let end = cursor_from_proto(required(window.end, "end")?).map_err(|e| e.within("end"))?;
     Ok(Window { begin, end })
 }

@@ -24,10 +24,7 @@ pub fn pipeline_to_proto(pipeline: &Pipeline) -> proto::Pipeline {
         transforms: pipeline
             .transforms
             .iter()
-            .map(|step| proto::Transform {
-                sql: step.sql.clone(),
-                sql_file: step.sql_file.clone(),
-            })
+            .map(|step| proto::Transform { sql: step.sql.clone(), sql_file: step.sql_file.clone() })
             .collect(),
         target: Some(target_to_proto(&pipeline.target)),
         limits: Some(proto::Limits {
@@ -52,10 +49,7 @@ pub fn pipeline_from_proto(pipeline: proto::Pipeline) -> Result<Pipeline, Malfor
         transforms: pipeline
             .transforms
             .into_iter()
-            .map(|step| Transform {
-                sql: step.sql,
-                sql_file: step.sql_file,
-            })
+            .map(|step| Transform { sql: step.sql, sql_file: step.sql_file })
             .collect(),
         target: target_from_proto(required(pipeline.target, "target")?).map_err(|e| e.within("target"))?,
         limits: limits_from_proto(pipeline.limits.unwrap_or_default()).map_err(|e| e.within("limits"))?,
@@ -83,11 +77,7 @@ fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
         kind: WireEnum::from_wire(source.kind)?,
         path: source.path,
         read: WireEnum::from_wire(source.read)?,
-        start: source
-            .start
-            .map(start_from_proto)
-            .transpose()
-            .map_err(|e| e.within("start"))?,
+        start: source.start.map(start_from_proto).transpose().map_err(|e| e.within("start"))?,
         num_instants: count(source.num_instants.unwrap_or(DEFAULT_NUM_INSTANTS)),
         on_stale: WireEnum::from_wire(source.on_stale)?,
         on_late_instant: WireEnum::from_wire(source.on_late_instant)?,

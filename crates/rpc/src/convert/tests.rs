@@ -75,25 +75,15 @@ pub(crate) fn pipeline() -> Pipeline {
         Some(Start::At(cursor("completed:20250606182826197"))),
         Some(Start::At(cursor("requested:20250606182826"))),
     ];
-    let sources = starts
-        .into_iter()
-        .enumerate()
-        .map(|(n, start)| source(&format!("db.s{n}"), start))
-        .collect();
+    let sources = starts.into_iter().enumerate().map(|(n, start)| source(&format!("db.s{n}"), start)).collect();
     Pipeline {
         name: PipelineName::new("p").unwrap(),
         consistency: Consistency::Aligned,
         accept_binding_change: true,
         sources,
         transforms: vec![
-            Transform {
-                sql: Some("SELECT 1".to_string()),
-                sql_file: None,
-            },
-            Transform {
-                sql: None,
-                sql_file: Some("merge.sql".to_string()),
-            },
+            Transform { sql: Some("SELECT 1".to_string()), sql_file: None },
+            Transform { sql: None, sql_file: Some("merge.sql".to_string()) },
         ],
         target: Target {
             path: "/lake/t".to_string(),
@@ -108,11 +98,7 @@ pub(crate) fn pipeline() -> Pipeline {
             on_null_key: OnNullKey::Drop,
             hive_style: false,
         },
-        limits: Limits {
-            memory: ByteSize(1 << 28),
-            spill: ByteSize(7),
-            timeout: Span(Duration::from_millis(1500)),
-        },
+        limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },
     }
 }
 
@@ -125,11 +111,7 @@ fn a_pipeline_arrives_as_it_was_sent() {
 fn what_a_client_leaves_out_of_a_pipeline_has_the_defaults_of_a_pipeline_file() {
     let sent = proto::Pipeline {
         name: "p".to_string(),
-        sources: vec![proto::Source {
-            name: "s".to_string(),
-            path: "/s".to_string(),
-            ..Default::default()
-        }],
+        sources: vec![proto::Source { name: "s".to_string(), path: "/s".to_string(), ..Default::default() }],
         target: Some(proto::Target {
             path: "/t".to_string(),
             table_name: "t".to_string(),
@@ -149,21 +131,13 @@ fn what_a_client_leaves_out_of_a_pipeline_has_the_defaults_of_a_pipeline_file() 
 #[test]
 fn a_malformed_pipeline_is_refused_with_the_path_of_the_field() {
     let mut sent = pipeline_to_proto(&pipeline());
-    sent.sources[6].start.as_mut().unwrap().at = Some(proto::start::At::After(crate::proto::common::Cursor {
-        clock: 2,
-        instant: "x".to_string(),
-    }));
+    sent.sources[6].start.as_mut().unwrap().at =
+        Some(proto::start::At::After(crate::proto::common::Cursor { clock: 2, instant: "x".to_string() }));
     let refused = pipeline_from_proto(sent).unwrap_err().to_string();
-    assert!(
-        refused.starts_with("`sources[6].start.after.instant`: `x` is not an instant time"),
-        "{refused}"
-    );
+    assert!(refused.starts_with("`sources[6].start.after.instant`: `x` is not an instant time"), "{refused}");
     let mut sent = pipeline_to_proto(&pipeline());
     sent.target = None;
-    assert_eq!(
-        pipeline_from_proto(sent).unwrap_err().to_string(),
-        "`target`: is missing"
-    );
+    assert_eq!(pipeline_from_proto(sent).unwrap_err().to_string(), "`target`: is missing");
 }
 
 fn report() -> WindowReport {
@@ -180,10 +154,7 @@ fn report() -> WindowReport {
 }
 
 pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
-    let window = Window {
-        begin: None,
-        end: cursor("completed:20250606182826197"),
-    };
+    let window = Window { begin: None, end: cursor("completed:20250606182826197") };
     BatchStatus {
         name: BatchName::new("p/r").unwrap(),
         pipeline: PipelineName::new("p").unwrap(),
@@ -194,12 +165,7 @@ pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
         completed: Some("20250606182826198".parse().unwrap()),
         seq: Some(0),
         sources: vec![
-            SourceStatus {
-                source: SourceName::new("a").unwrap(),
-                window: Some(window),
-                report: report(),
-                rows: 7,
-            },
+            SourceStatus { source: SourceName::new("a").unwrap(), window: Some(window), report: report(), rows: 7 },
             SourceStatus {
                 source: SourceName::new("b").unwrap(),
                 window: None,
@@ -207,13 +173,7 @@ pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
                 rows: 0,
             },
         ],
-        written: Written {
-            rows: 1,
-            inserts: 2,
-            updates: 3,
-            files: 4,
-            bytes: 5,
-        },
+        written: Written { rows: 1, inserts: 2, updates: 3, files: 4, bytes: 5 },
         timings: vec![(Stage::Pending, 0), (Stage::Plan, 61_001)],
         peak_memory: 9,
         error: Some(Failure {
@@ -232,13 +192,7 @@ fn a_batch_arrives_as_it_was_sent_whatever_its_outcome() {
         let sent = status(outcome);
         assert_eq!(batch_from_proto(batch_to_proto(&sent)).as_ref(), Ok(&sent));
     }
-    let bare = BatchStatus {
-        instant: None,
-        completed: None,
-        seq: None,
-        error: None,
-        ..status(None)
-    };
+    let bare = BatchStatus { instant: None, completed: None, seq: None, error: None, ..status(None) };
     assert_eq!(batch_from_proto(batch_to_proto(&bare)).as_ref(), Ok(&bare));
 }
 

@@ -90,12 +90,7 @@ impl Coordinator for CoordinatorClient {
     async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
         const DOING: &str = "asking for a batch";
         let request = proto::GetBatchRequest { name: name.to_string() };
-        let batch = self
-            .calls
-            .clone()
-            .get_batch(request)
-            .await
-            .map_err(self.read_failed(DOING))?;
+        let batch = self.calls.clone().get_batch(request).await.map_err(self.read_failed(DOING))?;
         batch_from_proto(batch.into_inner()).map_err(self.unreadable(DOING))
     }
 
@@ -110,13 +105,7 @@ impl Coordinator for CoordinatorClient {
                 page_size: (limit - found.len()).min(PAGE) as i32,
                 page_token,
             };
-            let page = self
-                .calls
-                .clone()
-                .list_batches(request)
-                .await
-                .map_err(self.read_failed(DOING))?
-                .into_inner();
+            let page = self.calls.clone().list_batches(request).await.map_err(self.read_failed(DOING))?.into_inner();
             for batch in page.batches {
                 found.push(batch_from_proto(batch).map_err(self.unreadable(DOING))?);
             }
@@ -134,9 +123,7 @@ impl Coordinator for CoordinatorClient {
         const DOING: &str = "following a batch";
         let mut stream = self.follow(name).await.map_err(self.read_failed(DOING))?;
         let first = stream.message().await.map_err(self.read_failed(DOING))?;
-        let first = required(first, "batch")
-            .and_then(batch_from_proto)
-            .map_err(self.unreadable(DOING))?;
+        let first = required(first, "batch").and_then(batch_from_proto).map_err(self.unreadable(DOING))?;
         let over = first.stage == Stage::Done;
         let (sender, receiver) = watch::channel(first);
         if !over {
@@ -148,15 +135,8 @@ impl Coordinator for CoordinatorClient {
     /// Safe to repeat.
     async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {
         const DOING: &str = "planning a batch";
-        let request = proto::PlanBatchRequest {
-            pipeline: Some(pipeline_to_proto(&pipeline)),
-        };
-        let plan = self
-            .calls
-            .clone()
-            .plan_batch(request)
-            .await
-            .map_err(self.read_failed(DOING))?;
+        let request = proto::PlanBatchRequest { pipeline: Some(pipeline_to_proto(&pipeline)) };
+        let plan = self.calls.clone().plan_batch(request).await.map_err(self.read_failed(DOING))?;
         plan_from_proto(plan.into_inner()).map_err(self.unreadable(DOING))
     }
 
@@ -165,15 +145,8 @@ impl Coordinator for CoordinatorClient {
         const DOING: &str = "pulling a batch";
         let status = self.get_batch(name).await?;
         let ticket = Ticket::new(batch_ticket(name));
-        let data = self
-            .flight
-            .clone()
-            .do_get(ticket)
-            .await
-            .map_err(self.read_failed(DOING))?;
-        let (schema, rows) = read_rows(data.into_inner(), self.at(DOING))
-            .await
-            .map_err(self.read_failed(DOING))?;
+        let data = self.flight.clone().do_get(ticket).await.map_err(self.read_failed(DOING))?;
+        let (schema, rows) = read_rows(data.into_inner(), self.at(DOING)).await.map_err(self.read_failed(DOING))?;
         Ok(OpenedBatch { schema, rows, status })
     }
 }

@@ -36,10 +36,7 @@ fn read_pipeline(pipeline: Option<proto::Pipeline>) -> Result<Pipeline, Status> 
     let pipeline = required(pipeline, "pipeline").map_err(malformed)?;
     let name = pipeline.name.clone();
     pipeline_from_proto(pipeline).map_err(|e: Malformed| {
-        to_status(&Error::Pipeline {
-            pipeline: name,
-            problems: vec![e.within("pipeline").to_string()],
-        })
+        to_status(&Error::Pipeline { pipeline: name, problems: vec![e.within("pipeline").to_string()] })
     })
 }
 
@@ -60,22 +57,12 @@ impl CoordinatorService for CoordinatorServer {
         let pipeline = read_pipeline(request.pipeline)?;
         if request.validate_only {
             let plan = self.coordinator.plan_batch(pipeline).await.map_err(|e| to_status(&e))?;
-            return Ok(Response::new(proto::RunBatchResponse {
-                batch: None,
-                plan: Some(plan_to_proto(&plan)),
-            }));
+            return Ok(Response::new(proto::RunBatchResponse { batch: None, plan: Some(plan_to_proto(&plan)) }));
         }
         let request_id = RequestId::new(request.request_id).map_err(|e| malformed(Malformed::new("request_id", e)))?;
-        let run = RunRequest {
-            pipeline,
-            request: request_id,
-            allow_empty: request.allow_empty,
-        };
+        let run = RunRequest { pipeline, request: request_id, allow_empty: request.allow_empty };
         let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
-        Ok(Response::new(proto::RunBatchResponse {
-            batch: Some(batch_to_proto(&status)),
-            plan: None,
-        }))
+        Ok(Response::new(proto::RunBatchResponse { batch: Some(batch_to_proto(&status)), plan: None }))
     }
 
     async fn get_batch(&self, request: Request<proto::GetBatchRequest>) -> Result<Response<proto::Batch>, Status> {
@@ -98,16 +85,9 @@ impl CoordinatorService for CoordinatorServer {
             Ok(size) => size.min(LARGEST_PAGE),
             Err(_) => return Err(malformed(Malformed::new("page_size", "is negative"))),
         };
-        let all = self
-            .coordinator
-            .list_batches(pipeline.as_ref(), usize::MAX)
-            .await
-            .map_err(|e| to_status(&e))?;
+        let all = self.coordinator.list_batches(pipeline.as_ref(), usize::MAX).await.map_err(|e| to_status(&e))?;
         let page = page_after(&all, &request.page_token, size).map_err(malformed)?;
-        let last = page
-            .last()
-            .zip(all.last())
-            .filter(|(shown, oldest)| shown.name != oldest.name);
+        let last = page.last().zip(all.last()).filter(|(shown, oldest)| shown.name != oldest.name);
         Ok(Response::new(proto::ListBatchesResponse {
             batches: page.iter().map(batch_to_proto).collect(),
             next_page_token: last.map(|(shown, _)| shown.name.to_string()).unwrap_or_default(),
@@ -141,10 +121,7 @@ fn page_after<'a>(all: &'a [BatchStatus], token: &str, size: usize) -> Result<&'
         name => match all.iter().position(|status| status.name.as_str() == name) {
             Some(position) => position + 1,
             None => {
-                return Err(Malformed::new(
-                    "page_token",
-                    "is of no page that can still be continued; list anew",
-                ));
+                return Err(Malformed::new("page_token", "is of no page that can still be continued; list anew"));
             }
         },
     };
@@ -169,11 +146,7 @@ fn follow(watch: watch::Receiver<BatchStatus>) -> impl Stream<Item = Result<prot
             Next::End => return None,
         };
         let status = watch.borrow_and_update().clone();
-        let after = if status.stage == Stage::Done {
-            Next::End
-        } else {
-            Next::Change(watch)
-        };
+        let after = if status.stage == Stage::Done { Next::End } else { Next::Change(watch) };
         Some((Ok(batch_to_proto(&status)), after))
     })
 }

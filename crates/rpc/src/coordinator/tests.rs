@@ -67,47 +67,24 @@ behaviours! {
 
 async fn run(coordinator: &dyn Coordinator, name: &str, id: &str) -> Result<BatchStatus, Error> {
     let request = RequestId::new(id).unwrap();
-    coordinator
-        .run_batch(RunRequest {
-            pipeline: pipeline(name),
-            request,
-            allow_empty: false,
-        })
-        .await
+    coordinator.run_batch(RunRequest { pipeline: pipeline(name), request, allow_empty: false }).await
 }
 
 async fn finish(coordinator: &dyn Coordinator, name: &BatchName) -> BatchStatus {
     let mut watch = coordinator.watch_batch(name).await.unwrap();
-    watch
-        .wait_for(|status| status.stage == Stage::Done)
-        .await
-        .unwrap()
-        .clone()
+    watch.wait_for(|status| status.stage == Stage::Done).await.unwrap().clone()
 }
 
 async fn a_request_id_answers_with_its_batch_and_refuses_another_pipeline(coordinator: Arc<dyn Coordinator>) {
     let started = run(coordinator.as_ref(), "p", "r").await.unwrap();
-    assert_eq!(
-        (started.name.as_str(), started.stage, started.outcome),
-        ("p/r", Stage::Pending, None)
-    );
+    assert_eq!((started.name.as_str(), started.stage, started.outcome), ("p/r", Stage::Pending, None));
     let ended = finish(coordinator.as_ref(), &started.name).await;
     assert_eq!(run(coordinator.as_ref(), "p", "r").await.unwrap(), ended);
     let mut other = pipeline("p");
     other.target.path.push('x');
     let request = RequestId::new("r").unwrap();
-    let refused = coordinator
-        .run_batch(RunRequest {
-            pipeline: other,
-            request,
-            allow_empty: true,
-        })
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(&refused, Error::RequestReused { request } if request.as_str() == "r"),
-        "{refused:?}"
-    );
+    let refused = coordinator.run_batch(RunRequest { pipeline: other, request, allow_empty: true }).await.unwrap_err();
+    assert!(matches!(&refused, Error::RequestReused { request } if request.as_str() == "r"), "{refused:?}");
 }
 
 async fn an_unknown_batch_is_named(coordinator: Arc<dyn Coordinator>) {
@@ -117,10 +94,7 @@ async fn an_unknown_batch_is_named(coordinator: Arc<dyn Coordinator>) {
         coordinator.watch_batch(&name).await.unwrap_err(),
         coordinator.open_batch(&name).await.err().unwrap(),
     ] {
-        assert!(
-            matches!(&refused, Error::NoBatch { name } if name == "p/nope"),
-            "{refused:?}"
-        );
+        assert!(matches!(&refused, Error::NoBatch { name } if name == "p/nope"), "{refused:?}");
     }
 }
 
@@ -129,16 +103,10 @@ async fn batches_are_listed_newest_first_of_one_pipeline_or_of_all(coordinator: 
         run(coordinator.as_ref(), name, id).await.unwrap();
     }
     let names = |batches: Vec<BatchStatus>| batches.iter().map(|b| b.name.to_string()).collect::<Vec<_>>();
-    assert_eq!(
-        names(coordinator.list_batches(None, 10).await.unwrap()),
-        ["a/2", "b/1", "a/1"]
-    );
+    assert_eq!(names(coordinator.list_batches(None, 10).await.unwrap()), ["a/2", "b/1", "a/1"]);
     assert_eq!(names(coordinator.list_batches(None, 2).await.unwrap()), ["a/2", "b/1"]);
     let only = tributary_types::PipelineName::new("a").unwrap();
-    assert_eq!(
-        names(coordinator.list_batches(Some(&only), usize::MAX).await.unwrap()),
-        ["a/2", "a/1"]
-    );
+    assert_eq!(names(coordinator.list_batches(Some(&only), usize::MAX).await.unwrap()), ["a/2", "a/1"]);
 }
 
 async fn a_batch_is_followed_to_its_end(coordinator: Arc<dyn Coordinator>) {
@@ -162,10 +130,7 @@ async fn a_plan_starts_nothing(coordinator: Arc<dyn Coordinator>) {
     let plan = coordinator.plan_batch(pipeline("p")).await.unwrap();
     assert!(plan.has_news);
     assert_eq!(plan.columns, [("id".to_string(), "Int64".to_string())]);
-    assert_eq!(
-        plan.sources[0].window.as_ref().unwrap().to_string(),
-        "(start, completed:20250606182826197]"
-    );
+    assert_eq!(plan.sources[0].window.as_ref().unwrap().to_string(), "(start, completed:20250606182826197]");
     assert!(coordinator.list_batches(None, 10).await.unwrap().is_empty());
 }
 
@@ -174,9 +139,7 @@ async fn a_wrong_pipeline_is_refused_with_every_problem(coordinator: Arc<dyn Coo
     wrong.sources[0].num_instants = 0;
     wrong.sources[2].num_instants = 0;
     let refused = coordinator.plan_batch(wrong).await.unwrap_err();
-    let Error::Pipeline { pipeline, problems } = &refused else {
-        panic!("{refused:?}")
-    };
+    let Error::Pipeline { pipeline, problems } = &refused else { panic!("{refused:?}") };
     assert_eq!((pipeline.as_str(), problems.len()), ("p", 2));
     assert_eq!((refused.code(), refused.retry()), (Code::Invalid, Retry::Never));
 }
@@ -203,16 +166,8 @@ async fn an_error_among_the_rows_keeps_its_classification(coordinator: Arc<dyn C
     let mut opened = coordinator.open_batch(&started.name).await.unwrap();
     assert!(opened.rows.next().await.unwrap().is_ok());
     let error = opened.rows.next().await.unwrap().unwrap_err();
-    assert_eq!(
-        (error.code, error.retry, error.reason),
-        (Code::Conflict, Retry::Rebase, "FILE_GONE")
-    );
-    assert!(
-        error
-            .to_string()
-            .contains("file `f` was pinned by the plan and is gone"),
-        "{error}"
-    );
+    assert_eq!((error.code, error.retry, error.reason), (Code::Conflict, Retry::Rebase, "FILE_GONE"));
+    assert!(error.to_string().contains("file `f` was pinned by the plan and is gone"), "{error}");
     assert!(opened.rows.next().await.is_none());
 }
 
@@ -226,10 +181,7 @@ async fn a_row_of_ten_megabytes_passes(coordinator: Arc<dyn Coordinator>) {
 async fn a_cleaned_batch_is_gone(coordinator: Arc<dyn Coordinator>) {
     let started = run(coordinator.as_ref(), "gone", "r").await.unwrap();
     let refused = coordinator.open_batch(&started.name).await.err().unwrap();
-    assert!(
-        matches!(&refused, Error::Gone { what, .. } if what == "cleaned"),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Error::Gone { what, .. } if what == "cleaned"), "{refused:?}");
 }
 
 #[tokio::test]
@@ -240,10 +192,7 @@ async fn a_server_that_is_not_there_is_named_and_asking_again_is_safe() {
     assert!(matches!(refused, Error::Unreachable { .. }), "{refused:?}");
     assert_eq!(refused.retry(), Retry::Again);
     let message = refused.failure().message;
-    assert!(
-        message.contains("starting a batch at http://127.0.0.1:1") && message.contains("refused"),
-        "{message}"
-    );
+    assert!(message.contains("starting a batch at http://127.0.0.1:1") && message.contains("refused"), "{message}");
 }
 
 #[tokio::test]
@@ -257,11 +206,7 @@ async fn pages_follow_each_other_even_when_new_batches_come_in_between() {
     let mut seen = Vec::new();
     let mut page_token = String::new();
     loop {
-        let request = proto::ListBatchesRequest {
-            pipeline: String::new(),
-            page_size: 2,
-            page_token,
-        };
+        let request = proto::ListBatchesRequest { pipeline: String::new(), page_size: 2, page_token };
         let page = calls.list_batches(request).await.unwrap().into_inner();
         seen.extend(page.batches.iter().map(|batch| batch.request_id.clone()));
         page_token = page.next_page_token;
@@ -271,22 +216,10 @@ async fn pages_follow_each_other_even_when_new_batches_come_in_between() {
         run(&client, "p", &format!("new{}", seen.len())).await.unwrap();
     }
     assert_eq!(seen, ["5", "4", "3", "2", "1"]);
-    let stale = proto::ListBatchesRequest {
-        page_token: "nope".to_string(),
-        ..Default::default()
-    };
-    assert_eq!(
-        calls.list_batches(stale).await.unwrap_err().code(),
-        tonic::Code::InvalidArgument
-    );
-    let negative = proto::ListBatchesRequest {
-        page_size: -1,
-        ..Default::default()
-    };
-    assert_eq!(
-        calls.list_batches(negative).await.unwrap_err().code(),
-        tonic::Code::InvalidArgument
-    );
+    let stale = proto::ListBatchesRequest { page_token: "nope".to_string(), ..Default::default() };
+    assert_eq!(calls.list_batches(stale).await.unwrap_err().code(), tonic::Code::InvalidArgument);
+    let negative = proto::ListBatchesRequest { page_size: -1, ..Default::default() };
+    assert_eq!(calls.list_batches(negative).await.unwrap_err().code(), tonic::Code::InvalidArgument);
 }
 
 #[tokio::test]
@@ -294,17 +227,10 @@ async fn a_request_that_is_only_validated_is_planned_and_needs_no_id() {
     let channel = serve();
     let mut calls = CoordinatorServiceClient::new(channel);
     let sent = Some(crate::convert::pipeline_to_proto(&pipeline("p")));
-    let request = proto::RunBatchRequest {
-        pipeline: sent.clone(),
-        validate_only: true,
-        ..Default::default()
-    };
+    let request = proto::RunBatchRequest { pipeline: sent.clone(), validate_only: true, ..Default::default() };
     let answer = calls.run_batch(request).await.unwrap().into_inner();
     assert!(answer.batch.is_none() && answer.plan.unwrap().has_news);
-    let request = proto::RunBatchRequest {
-        pipeline: sent,
-        ..Default::default()
-    };
+    let request = proto::RunBatchRequest { pipeline: sent, ..Default::default() };
     let refused = calls.run_batch(request).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     assert!(refused.message().contains("`request_id`"), "{refused:?}");
@@ -330,22 +256,13 @@ async fn a_flight_is_found_by_path_and_by_command_and_says_what_the_batch_was() 
         assert_eq!(&ticket.ticket[..], b"batch:p/r");
         let schema = info.try_decode_schema().unwrap();
         assert_eq!(schema.metadata()["tributary.instant"], "20250606182826197");
-        assert_eq!(
-            schema.metadata()["tributary.source.a.end"],
-            "completed:20250606182826197"
-        );
+        assert_eq!(schema.metadata()["tributary.source.a.end"], "completed:20250606182826197");
         assert_eq!(schema.metadata()["made by"], "a writer");
         let told = flight.get_schema(descriptor).await.unwrap().into_inner();
         assert_eq!(arrow::datatypes::Schema::try_from(told).unwrap(), schema);
     }
-    let unknown = flight
-        .get_flight_info(FlightDescriptor::new_cmd("table:x"))
-        .await
-        .unwrap_err();
-    assert!(
-        unknown.message().contains("a batch is `batch:<pipeline>/<request id>`"),
-        "{unknown:?}"
-    );
+    let unknown = flight.get_flight_info(FlightDescriptor::new_cmd("table:x")).await.unwrap_err();
+    assert!(unknown.message().contains("a batch is `batch:<pipeline>/<request id>`"), "{unknown:?}");
 }
 
 #[tokio::test]
@@ -361,11 +278,7 @@ async fn committed_batches_that_can_still_be_pulled_are_listed_as_flights() {
     let all: Vec<FlightInfo> = all.try_collect().await.unwrap();
     let path = |info: &FlightInfo| info.flight_descriptor.clone().unwrap().path.join("/");
     assert_eq!(all.iter().map(path).collect::<Vec<_>>(), ["batch:empty/r", "batch:p/r"]);
-    let one = flight
-        .list_flights(Criteria { expression: "p".into() })
-        .await
-        .unwrap()
-        .into_inner();
+    let one = flight.list_flights(Criteria { expression: "p".into() }).await.unwrap().into_inner();
     assert_eq!(one.try_collect::<Vec<_>>().await.unwrap().len(), 1);
 }
 

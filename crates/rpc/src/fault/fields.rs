@@ -42,10 +42,7 @@ displayed! {
 
 impl Field for Vec<String> {
     fn put(&self) -> String {
-        self.iter()
-            .map(|line| line.replace('\n', " "))
-            .collect::<Vec<_>>()
-            .join("\n")
+        self.iter().map(|line| line.replace('\n', " ")).collect::<Vec<_>>().join("\n")
     }
 
     fn take(text: &str) -> Option<Self> {

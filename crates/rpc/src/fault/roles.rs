@@ -194,28 +194,12 @@ impl Wire for CheckpointError {
 
     fn describe(&self) -> common::Fault {
         match self {
-            CheckpointError::Malformed {
-                pipeline,
-                instant,
-                detail,
-            } => {
-                let fields = [
-                    ("pipeline", pipeline.put()),
-                    ("instant", instant.put()),
-                    ("detail", detail.clone()),
-                ];
+            CheckpointError::Malformed { pipeline, instant, detail } => {
+                let fields = [("pipeline", pipeline.put()), ("instant", instant.put()), ("detail", detail.clone())];
                 part(Self::ROLE, "MALFORMED", self.to_string(), fields)
             }
-            CheckpointError::Format {
-                pipeline,
-                instant,
-                found,
-            } => {
-                let fields = [
-                    ("pipeline", pipeline.put()),
-                    ("instant", instant.put()),
-                    ("found", found.put()),
-                ];
+            CheckpointError::Format { pipeline, instant, found } => {
+                let fields = [("pipeline", pipeline.put()), ("instant", instant.put()), ("found", found.put())];
                 part(Self::ROLE, "FORMAT", self.to_string(), fields)
             }
         }
@@ -225,16 +209,10 @@ impl Wire for CheckpointError {
         let pipeline = take(&fault.fields, "pipeline")?;
         let instant = take(&fault.fields, "instant")?;
         match fault.reason.as_str() {
-            "MALFORMED" => Some(CheckpointError::Malformed {
-                pipeline,
-                instant,
-                detail: take(&fault.fields, "detail")?,
-            }),
-            "FORMAT" => Some(CheckpointError::Format {
-                pipeline,
-                instant,
-                found: take(&fault.fields, "found")?,
-            }),
+            "MALFORMED" => {
+                Some(CheckpointError::Malformed { pipeline, instant, detail: take(&fault.fields, "detail")? })
+            }
+            "FORMAT" => Some(CheckpointError::Format { pipeline, instant, found: take(&fault.fields, "found")? }),
             _ => None,
         }
     }
@@ -246,10 +224,7 @@ fn part<const N: usize>(role: &str, reason: &str, message: String, fields: [(&st
         role: role.to_string(),
         reason: reason.to_string(),
         message: cut(&message),
-        fields: fields
-            .into_iter()
-            .map(|(name, value)| (name.to_string(), value))
-            .collect(),
+        fields: fields.into_iter().map(|(name, value)| (name.to_string(), value)).collect(),
         ..common::Fault::default()
     }
 }

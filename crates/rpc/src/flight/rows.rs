@@ -36,10 +36,7 @@ pub(crate) fn send_rows(schema: SchemaRef, rows: RowStream) -> FlightStream {
 fn flight_status(error: FlightError) -> Status {
     match error {
         FlightError::Tonic(status) => *status,
-        other => row_status(&RowError::new(FlightFault {
-            doing: "the rows cannot be sent",
-            source: other,
-        })),
+        other => row_status(&RowError::new(FlightFault { doing: "the rows cannot be sent", source: other })),
     }
 }
 
@@ -72,18 +69,15 @@ fn rows(
     schema: SchemaRef,
     doing: String,
 ) -> impl Stream<Item = Result<RecordBatch, RowError>> + Send {
-    decoder
-        .map_err(flight_status)
-        .map_err(move |status| row_error(status, &doing))
-        .try_filter_map(move |message| {
-            let schema = Arc::clone(&schema);
-            async move {
-                match message.payload {
-                    DecodedPayload::RecordBatch(batch) => with_schema(batch, schema).map(Some),
-                    _ => Ok(None),
-                }
+    decoder.map_err(flight_status).map_err(move |status| row_error(status, &doing)).try_filter_map(move |message| {
+        let schema = Arc::clone(&schema);
+        async move {
+            match message.payload {
+                DecodedPayload::RecordBatch(batch) => with_schema(batch, schema).map(Some),
+                _ => Ok(None),
             }
-        })
+        }
+    })
 }
 
 fn without_metadata(schema: &Schema) -> SchemaRef {
@@ -95,10 +89,7 @@ fn without_metadata(schema: &Schema) -> SchemaRef {
 fn with_schema(batch: RecordBatch, schema: SchemaRef) -> Result<RecordBatch, RowError> {
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(schema, batch.columns().to_vec(), &options).map_err(|source| {
-        RowError::new(FlightFault {
-            doing: "the rows differ from their schema",
-            source: source.into(),
-        })
+        RowError::new(FlightFault { doing: "the rows differ from their schema", source: source.into() })
     })
 }
 

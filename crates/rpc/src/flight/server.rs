@@ -59,9 +59,7 @@ impl FlightServer {
             )));
         };
         let Some(coordinator) = &self.coordinator else {
-            return Err(unsupported(
-                "the coordinator role does not run in this process: no batch can be pulled here",
-            ));
+            return Err(unsupported("the coordinator role does not run in this process: no batch can be pulled here"));
         };
         let name = read_name(name.to_string())?;
         coordinator.open_batch(&name).await.map_err(|e| to_status(&e))
@@ -89,11 +87,7 @@ fn info_of(opened: &OpenedBatch) -> Result<FlightInfo, Status> {
     let written = &status.written;
     // Rows of the target that the commit changed; what a restarted coordinator remembers does not tell them.
     let known = written.rows == 0 || written.inserts + written.updates > 0;
-    let records = if known {
-        i64::try_from(written.inserts + written.updates).unwrap_or(-1)
-    } else {
-        -1
-    };
+    let records = if known { i64::try_from(written.inserts + written.updates).unwrap_or(-1) } else { -1 };
     let info = FlightInfo::new()
         .try_with_schema(&described_schema(&opened.schema, status))
         .map_err(|e| malformed(format!("the schema of the batch cannot be sent: {e}")))?;
@@ -157,43 +151,30 @@ impl FlightService for FlightServer {
             "" => None,
             name => Some(PipelineName::new(name).map_err(|e| malformed(format!("criteria: {e}")))?),
         };
-        let batches = coordinator
-            .list_batches(pipeline.as_ref(), LISTED_BATCHES)
-            .await
-            .map_err(|e| to_status(&e))?;
-        let committed = batches
-            .into_iter()
-            .filter(|status| status.outcome == Some(Outcome::Committed));
+        let batches = coordinator.list_batches(pipeline.as_ref(), LISTED_BATCHES).await.map_err(|e| to_status(&e))?;
+        let committed = batches.into_iter().filter(|status| status.outcome == Some(Outcome::Committed));
         let flights = futures::stream::iter(committed.map(|status| status.name))
             .filter_map(move |name| listed(Arc::clone(&coordinator), name));
         Ok(Response::new(Box::pin(flights)))
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
-        Err(unsupported(
-            "PollFlightInfo is not offered: a batch is complete when it can be pulled; use GetFlightInfo",
-        ))
+        Err(unsupported("PollFlightInfo is not offered: a batch is complete when it can be pulled; use GetFlightInfo"))
     }
 
     async fn handshake(
         &self,
         _: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Self::HandshakeStream>, Status> {
-        Err(unsupported(
-            "Handshake is not offered: this server asks for no credentials",
-        ))
+        Err(unsupported("Handshake is not offered: this server asks for no credentials"))
     }
 
     async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        Err(unsupported(
-            "DoPut is not offered: rows enter a table through a pipeline",
-        ))
+        Err(unsupported("DoPut is not offered: rows enter a table through a pipeline"))
     }
 
     async fn do_action(&self, _: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        Err(unsupported(
-            "DoAction is not offered: batches are run over tributary.coordinator.v1",
-        ))
+        Err(unsupported("DoAction is not offered: batches are run over tributary.coordinator.v1"))
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
