@@ -40,5 +40,8 @@ pub(crate) fn routes(readiness: Readiness, metrics: Option<PrometheusHandle>) ->
             None => (StatusCode::NOT_FOUND, "metrics are not recorded in this process\n").into_response(),
         }
     };
-    Router::new().route("/livez", get(|| async { "live\n" })).route("/readyz", get(ready)).route("/metrics", get(render))
+    Router::new()
+        .route("/livez", get(|| async { "live\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(render))
 }

@@ -171,3 +171,6 @@ impl Server {
         Ok(Stopped { unfinished: unfinished? })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use arrow::ipc::writer::FileWriter;
 use futures::{StreamExt, TryStreamExt};
-use tributary_api::coordinator::{Coordinator, OpenedBatch};
+use tributary_api::coordinator::OpenedBatch;
 use tributary_types::{BatchName, Fault, Outcome, PipelineName};
 
 use crate::cli::{BatchesCommand, Output, PullArgs};
