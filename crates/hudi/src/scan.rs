@@ -283,3 +283,6 @@ async fn next_batch(decoding: Option<Decoding>) -> Option<(Result<RecordBatch>, 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Streams the rows of one split. Looks at the split's file and nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use tributary_api::timeline::{Error, ReadRequest, Split};
+use tributary_api::{RowError, RowStream};
+use tributary_hudi::{FileScan, Prune, Storage, Stores, TableConfig, open_scan};
+
+use crate::fault::fault;
+use crate::prune::PredicatePrune;
+
+/// What a partition path says where a value is null or empty (`PartitionPathEncodeUtils`).
+const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// Opens the stream of a split's rows.
+pub(crate) async fn read(stores: &dyn Stores, request: ReadRequest) -> Result<RowStream, Error> {
+    let url = request.split.url.clone();
+    let storage = stores.open(&url).map_err(fault(&url))?;
+    let constants = partition_values(&storage, &request).await?;
+    let prune = request.predicate.map(|predicate| Arc::new(PredicatePrune(predicate)) as Arc<dyn Prune>);
+    let Split { path, bytes, instants, .. } = request.split;
+    let scan = FileScan {
+        path,
+        bytes,
+        schema: request.schema,
+        projection: request.projection,
+        constants,
+        instants,
+        prune,
+        batch_rows: request.batch_rows,
+    };
+    let batches = open_scan(&storage, scan).await.map_err(fault(&url))?;
+    Ok(batches.map(move |batch| batch.map_err(|error| RowError::new(fault(&url)(error)))).boxed())
+}
+
+/// Values that the partition's path holds for columns of the relation. They are used only where the file leaves the
+/// column out (`hoodie.datasource.write.drop.partition.columns`).
+async fn partition_values(storage: &Storage, request: &ReadRequest) -> Result<BTreeMap<String, Option<String>>, Error> {
+    let mut values = hive_values(&request.split.partition);
+    values.retain(|column, _| request.schema.field_with_name(column).is_ok());
+    let escaped = values.values().flatten().any(|value| value.contains('%'));
+    // Only the table's configuration tells whether a percent sign is one.
+    if escaped && TableConfig::load(storage).await.map_err(fault(&request.split.url))?.url_encode() {
+        for value in values.values_mut().flatten() {
+            *value = unescape(value);
+        }
+    }
+    Ok(values)
+}
+
+fn hive_values(partition: &str) -> BTreeMap<String, Option<String>> {
+    let pairs = partition.split('/').filter_map(|part| part.split_once('='));
+    pairs.map(|(column, value)| (column.to_string(), (value != NULL_PARTITION).then(|| value.to_string()))).collect()
+}
+
+fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('%') {
+        out.push_str(before);
+        match after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            // Only characters below 128 are ever escaped.
+            Some(code) => {
+                out.push(char::from(code));
+                rest = &after[2..];
+            }
+            None => {
+                out.push('%');
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hive_style_paths_hold_values() {
+        let values = hive_values("region=a=b/kind=__HIVE_DEFAULT_PARTITION__/plain");
+        assert_eq!(values["region"].as_deref(), Some("a=b"));
+        assert_eq!(values["kind"], None);
+        assert_eq!(values.len(), 2);
+    }
+
+    #[test]
+    fn escapes_are_undone_and_other_percent_signs_stay() {
+        assert_eq!(unescape("50%25 off%3A%2Fü"), "50% off:/ü");
+        assert_eq!(unescape("100%"), "100%");
+        assert_eq!(unescape("%zz"), "%zz");
+    }
+}

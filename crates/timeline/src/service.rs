@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The service: reads facts, decides, pins files.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use tributary_api::RowStream;
+use tributary_api::timeline::{
+    Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, TableInfo, Timeline, WindowReport,
+};
+use tributary_hudi::{Action, Stores};
+use tributary_types::{Clock, Cursor, Fault, InstantTime};
+
+use crate::cache::Cache;
+use crate::decide::{Facts, Step, Window, decide};
+use crate::facts::Table;
+use crate::relations::{Pinning, Relations};
+use crate::schema::{relation_schema, schema_as_of};
+use crate::settings::Settings;
+use crate::{metrics, read, refuse};
+
+/// How often a plan whose files move under it is made anew.
+const ATTEMPTS: usize = 3;
+
+/// Reads Hudi tables of versions 8 and 9.
+pub struct Service {
+    stores: Arc<dyn Stores>,
+    clock: Arc<dyn Clock>,
+    settings: Settings,
+    cache: Cache,
+}
+
+impl Service {
+    /// A service over these stores.
+    pub fn new(stores: Arc<dyn Stores>, clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        let cache = Cache::new(settings.cached_files);
+        Service { stores, clock, settings, cache }
+    }
+
+    async fn open(&self, url: &str, what: &str) -> Result<Table, Error> {
+        Table::open(self.stores.as_ref(), &self.cache, self.clock.as_ref(), url, what).await
+    }
+
+    async fn try_plan(&self, request: &PlanRequest) -> Result<SourcePlan, Error> {
+        let mut table = self.open(&request.url, &format!("source `{}`", request.source)).await?;
+        if !request.lookup {
+            refuse::check_incremental(&request.url, &table.config)?;
+        }
+        if request.meta_columns {
+            refuse::check_meta_columns(&request.url, &table.config)?;
+        }
+        check_identity(&table, request)?;
+        let (window, known) = self.decide(&mut table, request).await?;
+        let schema = schema_as_of(&table, &self.cache, &window.end).await?;
+        let relations = Pinning {
+            table: &table,
+            cache: &self.cache,
+            request,
+            window: &window,
+            schema: relation_schema(schema.as_ref(), request.meta_columns),
+        };
+        let relations = relations.pin().await?;
+        let info = self.info(&table, schema).await?;
+        let report = report(&table, &window, &known, &relations);
+        let frontier_millis = table.listed_millis.saturating_sub(self.settings.frontier_margin_millis());
+        Ok(assemble(request, info, window, relations, report, frontier_millis))
+    }
+
+    /// Reads as few commits as the decision needs.
+    async fn decide(
+        &self,
+        table: &mut Table,
+        request: &PlanRequest,
+    ) -> Result<(Window, HashMap<InstantTime, bool>), Error> {
+        let mut known = HashMap::new();
+        loop {
+            let facts = Facts {
+                version: table.config.version,
+                zone: table.config.zone,
+                writes: &table.writes,
+                archived: &table.archive.writes,
+                known: &known,
+            };
+            match decide(request, &facts)? {
+                Step::Decided(window) => return Ok((window, known)),
+                Step::Classify(wanted) => table.classify(&self.cache, &wanted, &mut known).await?,
+            }
+        }
+    }
+
+    async fn info(&self, table: &Table, schema: Option<SchemaRef>) -> Result<TableInfo, Error> {
+        let config = &table.config;
+        Ok(TableInfo {
+            url: table.url.clone(),
+            name: config.name.clone(),
+            version: config.version,
+            table_type: config.table_type,
+            zone: config.zone,
+            fingerprint: table.fingerprint(),
+            record_key: config.record_key(),
+            partition_by: config.partition_by(),
+            ordering: config.ordering(),
+            schema,
+            newest: table.newest_change(&self.cache).await?,
+        })
+    }
+}
+
+#[async_trait]
+impl Timeline for Service {
+    async fn describe(&self, url: &str) -> Result<TableInfo, Error> {
+        let table = self.open(url, "the request").await?;
+        let newest = table.writes.last().map_or_else(InstantTime::init, |write| write.completed.clone());
+        let schema = schema_as_of(&table, &self.cache, &newest).await?;
+        self.info(&table, schema).await
+    }
+
+    async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {
+        let mut attempt = 1;
+        let planned = loop {
+            match self.try_plan(&request).await {
+                // An archiver or a cleaner runs right now.
+                Err(Error::FileGone { file, .. }) if attempt < ATTEMPTS => {
+                    tracing::debug!(source = %request.source, file, attempt, "planning again, a file moved");
+                    attempt += 1;
+                }
+                planned => break planned,
+            }
+        };
+        match &planned {
+            Ok(plan) => metrics::record_plan(plan),
+            Err(error) => metrics::record_failure(request.source.as_str(), error.reason()),
+        }
+        planned
+    }
+
+    async fn read(&self, request: ReadRequest) -> Result<RowStream, Error> {
+        read::read(self.stores.as_ref(), request).await
+    }
+}
+
+fn check_identity(table: &Table, request: &PlanRequest) -> Result<(), Error> {
+    match &request.fingerprint {
+        Some(expected) if !table.is_table_of(expected) => Err(Error::Recreated {
+            source_name: request.source.clone(),
+            url: request.url.clone(),
+            found: table.fingerprint(),
+            expected: expected.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn assemble(
+    request: &PlanRequest,
+    table: TableInfo,
+    window: Window,
+    relations: Relations,
+    report: WindowReport,
+    frontier_millis: i64,
+) -> SourcePlan {
+    SourcePlan {
+        source: request.source.clone(),
+        table,
+        begin: window.begin,
+        end: Cursor::Completed(window.end),
+        instants: window.instants,
+        has_news: window.has_news,
+        limited: window.limited,
+        frontier_millis,
+        recent: window.recent,
+        changed: relations.changed,
+        at_end: relations.at_end,
+        at_begin: relations.at_begin,
+        report,
+    }
+}
+
+/// Figures of a window (W16). Commits that nobody had to look into count as ones that changed rows.
+fn report(table: &Table, window: &Window, known: &HashMap<InstantTime, bool>, relations: &Relations) -> WindowReport {
+    let after: Vec<&InstantFact> = table.writes.iter().filter(|write| write.completed > window.end).collect();
+    let pinned = [&relations.changed, &relations.at_end, &relations.at_begin];
+    let splits = || pinned.iter().filter_map(|relation| relation.as_ref()).flat_map(|r: &Relation| &r.splits);
+    let mut pending = table.timeline.pending_writes();
+    let services = [Action::Compaction, Action::LogCompaction, Action::Clustering];
+    let oldest_pending = pending.find(|instant| !services.contains(&instant.action));
+    WindowReport {
+        instants: window.instants.len(),
+        files: splits().count(),
+        bytes: splits().map(|split| split.bytes).sum(),
+        oldest_pending: oldest_pending.map(|instant| instant.requested.clone()),
+        lag_instants: after.iter().filter(|write| known.get(&write.requested) != Some(&false)).count(),
+        lag_seconds: lag_seconds(table, window, &after),
+        headroom_instants: table.writes.len() - after.len(),
+        late_delivered: window.late.clone(),
+    }
+}
+
+fn lag_seconds(table: &Table, window: &Window, after: &[&InstantFact]) -> u64 {
+    let zone = table.config.zone;
+    let (Some(first), Some(newest)) = (after.first(), after.last()) else { return 0 };
+    let from = window.end.epoch_millis(zone).or_else(|| first.completed.epoch_millis(zone));
+    let lag = newest.completed.epoch_millis(zone).zip(from).map_or(0, |(newest, from)| newest - from);
+    u64::try_from(lag / 1000).unwrap_or(0)
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables with expectations that Spark wrote beside them.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tributary_hudi::{Stores, SystemStores, TableConfig, Timeline as HudiTimeline, current_slices};
+use tributary_testkit::Fixture;
+
+use super::*;
+
+const TABLES: [&str; 5] =
+    ["cow_v9_updates", "cow_v9_partitioned", "cow_v9_replace", "cow_v9_pending", "cow_v9_archived"];
+
+struct Oracle {
+    fixture: Fixture,
+    expected: Value,
+}
+
+impl Oracle {
+    fn unpack(name: &str) -> Self {
+        let expected = serde_json::from_str(&Fixture::expected("tables", name)).unwrap();
+        Oracle { fixture: Fixture::unpack("tables", name), expected }
+    }
+
+    fn url(&self) -> String {
+        self.fixture.url()
+    }
+
+    fn windows(&self) -> &[Value] {
+        self.expected["windows"].as_array().unwrap()
+    }
+
+    fn snapshot(&self) -> Vec<Value> {
+        sorted_rows(&self.expected["snapshot"])
+    }
+
+    /// Completion times of writes that changed rows, with the rows of their windows.
+    fn changes(&self) -> Vec<(&str, &Value)> {
+        let windows = self.windows().iter().filter(|window| window["operationType"] != "CLUSTER");
+        windows.map(|window| (window["end"].as_str().unwrap(), &window["rows"])).collect()
+    }
+}
+
+fn sorted_rows(rows: &Value) -> Vec<Value> {
+    json::sorted(rows.as_array().unwrap().clone())
+}
+
+/// The columns that the expectation has; Spark shows columns of a later schema as null.
+fn like(expected: &[Value], found: Vec<Value>) -> Vec<Value> {
+    let Some(columns) = expected.first().and_then(Value::as_object) else { return found };
+    let pick = |row: &Value| Value::Object(columns.keys().map(|name| (name.clone(), row[name].clone())).collect());
+    json::sorted(found.iter().map(pick).collect())
+}
+
+async fn check_rows(service: &Service, what: &str, relation: Option<&Relation>, expected: &[Value]) {
+    let found = like(expected, rows(service, relation).await);
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found, expected, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn snapshots_are_what_spark_reads_with_and_without_the_metadata_table() {
+    for name in TABLES {
+        let oracle = Oracle::unpack(name);
+        for listing in ["metadata table", "directories"] {
+            let service = service();
+            let views = Views { changed: true, end: true, begin: true };
+            let plan = service.plan(PlanRequest { views, ..request(&oracle.url(), Begin::Snapshot) }).await.unwrap();
+            let what = format!("{name} by {listing}");
+            check_rows(&service, &what, plan.changed.as_ref(), &oracle.snapshot()).await;
+            check_rows(&service, &what, plan.at_end.as_ref(), &oracle.snapshot()).await;
+            assert!(plan.at_begin.unwrap().splits.is_empty(), "{what}");
+            drop_metadata_table(oracle.fixture.path());
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_window_is_what_spark_reads_with_and_without_the_metadata_table() {
+    for name in TABLES {
+        let oracle = Oracle::unpack(name);
+        for listing in ["metadata table", "directories"] {
+            let service = service();
+            for window in oracle.windows() {
+                let (begin, end) = (window["begin"].as_str().unwrap(), window["end"].as_str().unwrap());
+                let begin = match begin {
+                    "000" => Begin::Earliest,
+                    begin => Begin::After(completed(begin)),
+                };
+                let pinned_end = Some(completed(end));
+                let what = format!("{name} up to {end} by {listing}");
+                let planned = service.plan(PlanRequest { pinned_end, ..request(&oracle.url(), begin) }).await;
+                if window["rows"].is_null() {
+                    assert!(matches!(failure(planned), Error::Stale { .. }), "{what}");
+                    continue;
+                }
+                let plan = planned.unwrap();
+                assert_eq!(plan.end, completed(end), "{what}");
+                assert_eq!(plan.has_news, window["operationType"] != "CLUSTER", "{what}");
+                check_rows(&service, &what, plan.changed.as_ref(), &sorted_rows(&window["rows"])).await;
+            }
+            drop_metadata_table(oracle.fixture.path());
+        }
+    }
+}
+
+#[tokio::test]
+async fn windows_of_one_commit_each_add_up_to_every_change() {
+    for name in TABLES.into_iter().filter(|name| *name != "cow_v9_archived") {
+        let oracle = Oracle::unpack(name);
+        let service = service();
+        let mut plan =
+            service.plan(PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) }).await.unwrap();
+        for (end, expected) in oracle.changes() {
+            let what = format!("{name} up to {end}");
+            assert!(plan.has_news, "{what}");
+            assert_eq!(plan.instants.last().unwrap().completed.as_str(), end, "{what}");
+            check_rows(&service, &what, plan.changed.as_ref(), &sorted_rows(expected)).await;
+            plan = service.plan(resume(&plan, 1)).await.unwrap();
+        }
+        assert!(!plan.has_news, "{name}");
+        assert_eq!(plan.report.lag_instants, 0, "{name}");
+        let empty = plan.changed.unwrap();
+        assert_eq!(empty.splits, [], "{name}");
+        assert_eq!(
+            empty.schema,
+            service.plan(request(&oracle.url(), Begin::Snapshot)).await.unwrap().changed.unwrap().schema
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_changed_in_a_window_is_what_differs_between_its_two_snapshots() {
+    for name in ["cow_v9_updates", "cow_v9_partitioned"] {
+        let oracle = Oracle::unpack(name);
+        let service = service();
+        let views = Views { changed: true, end: true, begin: true };
+        for window in oracle.windows().windows(3) {
+            let [first, last] = [0, 2].map(|at| window[at]["end"].as_str().unwrap());
+            let pinned_end = Some(completed(last));
+            let begin = Begin::After(completed(first));
+            let plan = service.plan(PlanRequest { pinned_end, views, ..request(&oracle.url(), begin) }).await;
+            let plan = match plan {
+                Err(Error::Stale { .. }) => continue,
+                plan => plan.unwrap(),
+            };
+            let text = |rows: Vec<Value>| rows.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
+            let changed = text(rows(&service, plan.changed.as_ref()).await);
+            let at_end = text(rows(&service, plan.at_end.as_ref()).await);
+            let keys = |rows: &BTreeSet<String>| -> BTreeSet<String> {
+                let parsed = rows.iter().map(|row| serde_json::from_str::<Value>(row).unwrap());
+                parsed.map(|row| format!("{}{}", row["_hoodie_commit_time"], row["_hoodie_record_key"])).collect()
+            };
+            assert!(changed.is_subset(&at_end), "{name} up to {last}");
+            let at_begin = text(rows(&service, plan.at_begin.as_ref()).await);
+            let fresh: BTreeSet<String> = keys(&at_end).difference(&keys(&at_begin)).cloned().collect();
+            assert_eq!(keys(&changed), fresh, "{name} up to {last}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn current_slices_are_the_same_from_the_metadata_table_and_from_directories() {
+    for name in TABLES {
+        let oracle = Oracle::unpack(name);
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            let storage = SystemStores::new().open(&oracle.url()).unwrap();
+            let config = TableConfig::load(&storage).await.unwrap();
+            let timeline = HudiTimeline::load(&storage, &config).await.unwrap();
+            found.push(current_slices(&storage, &config, &timeline).await.unwrap());
+            drop_metadata_table(oracle.fixture.path());
+        }
+        assert_eq!(found[0], found[1], "{name}");
+        assert!(!found[0].is_empty(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_below_the_archive_is_stale_and_says_where_to_go_on() {
+    let oracle = Oracle::unpack("cow_v9_archived");
+    let service = service();
+    let instants = oracle.expected["instants"].as_array().unwrap();
+    let commits: Vec<(&str, bool)> = instants
+        .iter()
+        .filter(|instant| instant["action"] == "commit")
+        .map(|instant| (instant["completed"].as_str().unwrap(), instant["archived"].as_bool().unwrap()))
+        .collect();
+    let last_archived = commits.iter().rfind(|(_, archived)| *archived).unwrap().0;
+    let first = Begin::After(completed(commits[0].0));
+    match failure(service.plan(request(&oracle.url(), first)).await) {
+        Error::Stale { earliest, .. } => assert_eq!(earliest, completed(last_archived).to_string()),
+        other => panic!("{other}"),
+    }
+    assert!(matches!(failure(service.plan(request(&oracle.url(), Begin::Earliest)).await), Error::Stale { .. }));
+    let follow = Begin::After(completed(last_archived));
+    let plan = service.plan(PlanRequest { num_instants: 100, ..request(&oracle.url(), follow) }).await.unwrap();
+    let active: Vec<&str> = commits.iter().filter(|(_, archived)| !archived).map(|(time, _)| *time).collect();
+    let found: Vec<&str> = plan.instants.iter().map(|instant| instant.completed.as_str()).collect();
+    assert_eq!(found, active);
+    let first_commit = instants[0]["requested"].as_str().unwrap();
+    assert_eq!(plan.table.fingerprint, format!("{}@{first_commit}", plan.table.name), "the archive keeps it");
+}
+
+#[tokio::test]
+async fn a_pending_commit_is_reported_and_not_read() {
+    let oracle = Oracle::unpack("cow_v9_pending");
+    let service = service();
+    let plan = service.plan(request(&oracle.url(), Begin::Earliest)).await.unwrap();
+    let pending = oracle.expected["pending"][0]["requested"].as_str().unwrap();
+    assert_eq!(plan.report.oldest_pending.as_ref().unwrap().as_str(), pending);
+    assert_eq!(plan.instants.len(), 2);
+    assert_eq!(plan.frontier_millis, NOW_MILLIS - 10_200);
+}
