@@ -65,6 +65,13 @@ impl Storage {
         Storage { store, base, url: url.into(), lock }
     }
 
+    /// The same files behind another store: how tests put faults between.
+    #[must_use]
+    pub fn with_store(mut self, store: Arc<dyn ObjectStore>) -> Self {
+        self.store = store;
+        self
+    }
+
     /// Base path or URL of the table, as it was given.
     pub fn url(&self) -> &str {
         &self.url

@@ -76,3 +76,12 @@ pub fn embed(
         Arc::new(tributary_coordinator::Service::new(roles, stores, clock, entropy, settings.coordinator));
     Embedded { timeline, checkpoints, merge, writer, coordinator }
 }
+
+/// The coordinator's default settings with a change: its crate is not a dependency of whoever only wires roles.
+pub fn coordinator_settings(
+    change: impl FnOnce(&mut tributary_coordinator::Settings),
+) -> tributary_coordinator::Settings {
+    let mut settings = tributary_coordinator::Settings::default();
+    change(&mut settings);
+    settings
+}

@@ -3,6 +3,7 @@
 //!
 //! The roles of an embedded run are the services themselves; nothing in them knows where the others run.
 
+pub mod bench;
 pub mod cli;
 pub mod commands;
 pub mod embedded;

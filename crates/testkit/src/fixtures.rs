@@ -67,3 +67,13 @@ fn table_dir(root: &Path) -> Option<PathBuf> {
     let mut folders = std::fs::read_dir(root).ok()?.flatten().map(|entry| entry.path());
     folders.find(|folder| folder.join(".hoodie/hoodie.properties").exists())
 }
+
+/// Unpacks a whole archive into a directory, over what is there.
+///
+/// # Panics
+/// When the archive is missing or broken.
+pub fn unpack_zip(archive: &Path, into: &Path) {
+    let file = File::open(archive).unwrap_or_else(|e| panic!("{}: {e}", archive.display()));
+    let mut zip = ZipArchive::new(file).unwrap_or_else(|e| panic!("{}: {e}", archive.display()));
+    zip.extract(into).unwrap_or_else(|e| panic!("{}: {e}", archive.display()));
+}

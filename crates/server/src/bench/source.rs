@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables made commit by commit through the writer role, for benchmarks and tests.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use futures::StreamExt;
+use tributary_api::timeline::InstantFact;
+use tributary_api::writer::{KeySettings, StageRequest, TargetSlice, Writer};
+use tributary_api::{RowError, RowStream};
+use tributary_hudi::target::{
+    FileChange, NewTable, Owner, begin_instant, complete_instant, create_table, mint_instant, write_delta,
+};
+use tributary_hudi::{
+    Action, CommitMetadata, Storage, Stores, TableConfig, Timeline, WriteStat, avro_schema, current_slices,
+};
+use tributary_types::pipeline::{OnNullKey, Operation, TableType};
+use tributary_types::{Clock, InstantTime, MemoryBudget, PipelineName, Zone};
+
+/// An error of making a table: for benchmarks and tests, which only report it.
+pub type BuildError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A table that is written by this process alone.
+pub struct SourceTable {
+    storage: Storage,
+    writer: Arc<dyn Writer>,
+    clock: Arc<dyn Clock>,
+    schema: SchemaRef,
+    table: NewTable,
+}
+
+impl SourceTable {
+    /// Makes a copy-on-write table of version 9 at `url`, keyed by `record_key`.
+    pub async fn create(
+        stores: &dyn Stores,
+        writer: Arc<dyn Writer>,
+        clock: Arc<dyn Clock>,
+        url: &str,
+        record_key: &str,
+        schema: SchemaRef,
+    ) -> Result<Self, BuildError> {
+        let name = url.rsplit('/').next().unwrap_or("table").to_string();
+        let table = NewTable {
+            name,
+            table_type: TableType::CopyOnWrite,
+            version: 9,
+            record_key: vec![record_key.to_string()],
+            partition_by: Vec::new(),
+            ordering: Vec::new(),
+            hive_style: true,
+            url_encode: false,
+        };
+        let storage = stores.open(url)?;
+        let now = InstantTime::from_epoch_millis(clock.now_millis(), Zone::Utc);
+        create_table(&storage, &table, &now).await?;
+        Ok(SourceTable { storage, writer, clock, schema, table })
+    }
+
+    /// Upserts rows in one commit.
+    pub async fn upsert(&self, rows: Vec<RecordBatch>) -> Result<InstantFact, BuildError> {
+        self.commit(rows, Operation::Upsert).await
+    }
+
+    /// Writes rows in one commit.
+    pub async fn commit(&self, rows: Vec<RecordBatch>, operation: Operation) -> Result<InstantFact, BuildError> {
+        let config = TableConfig::load(&self.storage).await?;
+        let directory = config.timeline_dir();
+        let timeline = Timeline::load(&self.storage, &config).await?;
+        let instant = mint_instant(self.clock.now_millis(), config.zone, timeline.latest_time());
+        let owner = Owner { pipeline: PipelineName::new("source")?, epoch: 1, process: String::new() };
+        begin_instant(&self.storage, &directory, &instant, Action::Commit, operation.as_str(), &owner).await?;
+        let slices = current_slices(&self.storage, &config, &timeline).await?;
+        let request = self.stage_request(&instant, operation, slices);
+        let stream: RowStream = futures::stream::iter(rows.into_iter().map(Ok::<_, RowError>)).boxed();
+        let staged = self.writer.stage(request, stream).await?;
+        let changes: Vec<FileChange> = staged.files.iter().map(|file| change(&file.path, &file.partition, file.bytes)).collect();
+        let delta = instant.successor();
+        write_delta(&self.storage, &instant, &delta, &changes).await?;
+        let mut metadata = CommitMetadata { operation: operation.as_str().to_string(), ..CommitMetadata::default() };
+        metadata.extra.insert("schema".to_string(), avro_schema(&self.table.name, &self.schema)?);
+        metadata.stats = staged
+            .files
+            .iter()
+            .map(|file| WriteStat {
+                partition: file.partition.clone(),
+                file_id: file.file_id.clone(),
+                path: file.path.clone(),
+                previous: file.previous.as_ref().map(|(_, instant)| instant.to_string()),
+                previous_base: file.previous.as_ref().map(|(name, _)| name.clone()),
+                rows: file.rows as i64,
+                inserts: file.inserts as i64,
+                updates: file.updates as i64,
+                deletes: 0,
+                bytes: file.bytes as i64,
+            })
+            .collect();
+        let completed = mint_instant(self.clock.now_millis(), config.zone, Some(&delta));
+        complete_instant(&self.storage, &directory, &instant, &completed, Action::Commit, metadata.encode()?).await?;
+        Ok(InstantFact { requested: instant, completed, action: "commit".to_string() })
+    }
+
+    fn stage_request(
+        &self,
+        instant: &InstantTime,
+        operation: Operation,
+        slices: Vec<tributary_hudi::FileSlice>,
+    ) -> StageRequest {
+        let slices = slices.into_iter().map(|slice| TargetSlice {
+            partition: slice.partition,
+            file_id: slice.file_id,
+            path: slice.path,
+            instant: slice.instant,
+            bytes: slice.bytes,
+        });
+        StageRequest {
+            url: self.storage.url().to_string(),
+            instant: instant.clone(),
+            attempt: 0,
+            schema: Arc::clone(&self.schema),
+            table_schema: Arc::clone(&self.schema),
+            operation,
+            keys: KeySettings {
+                record_key: self.table.record_key.clone(),
+                partition_by: Vec::new(),
+                complex: false,
+                hive_style: true,
+                url_encode: false,
+            },
+            ordering: Vec::new(),
+            on_null_key: OnNullKey::Fail,
+            slices: Arc::new(slices.collect()),
+            budget: MemoryBudget::new(2 << 30),
+            spill_bytes: 20 << 30,
+        }
+    }
+}
+
+fn change(path: &str, partition: &str, bytes: u64) -> FileChange {
+    FileChange {
+        partition: partition.to_string(),
+        name: path.rsplit('/').next().unwrap_or(path).to_string(),
+        bytes,
+        deleted: false,
+    }
+}

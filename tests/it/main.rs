@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Integration tests: all roles in one process, over real tables in a temporary directory.
+
+#![allow(clippy::unwrap_used)]
+
+mod crashes;
+mod errors;
+mod kills;
+mod main_job;
+mod support;

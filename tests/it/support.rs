@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the integration tests share: a lake in a temporary directory, pipelines over it, and ways to look at tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tributary_api::coordinator::{BatchStatus, RunRequest};
+use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Views};
+use tributary_hudi::{CommitMetadata, Stores, SystemStores, TableConfig, Timeline};
+use tributary_server::bench::source::SourceTable;
+use tributary_server::embedded::{Embedded, Settings, embed};
+use tributary_store::MemoryStore;
+use tributary_types::pipeline::{OnLate, Pipeline};
+use tributary_types::{Checkpoint, Clock, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key};
+
+/// A directory of tables.
+pub(crate) struct Lake {
+    root: TempDir,
+}
+
+impl Lake {
+    pub(crate) fn new() -> Self {
+        Lake { root: tempfile::tempdir().unwrap() }
+    }
+
+    /// A lake with the demo's source tables as of a round.
+    pub(crate) fn demo(round: u32) -> Self {
+        let lake = Lake::new();
+        lake.advance_demo(round);
+        lake
+    }
+
+    /// Brings the demo's source tables to a later round.
+    pub(crate) fn advance_demo(&self, round: u32) {
+        let archive = fixtures().join(format!("demo/round{round}.zip"));
+        tributary_testkit::unpack_zip(&archive, self.root.path());
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.root.path().join(name).display().to_string()
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.root.path()
+    }
+}
+
+pub(crate) fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
+}
+
+/// All roles over the local disk.
+pub(crate) fn roles() -> Embedded {
+    roles_over(Arc::new(SystemStores::new()))
+}
+
+/// All roles over some stores.
+pub(crate) fn roles_over(stores: Arc<dyn Stores>) -> Embedded {
+    let settings = Settings {
+        coordinator: tributary_server::embedded::coordinator_settings(|settings| {
+            settings.commit_pause = std::time::Duration::from_millis(1);
+        }),
+        ..Settings::default()
+    };
+    embed(stores, Arc::new(MemoryStore::default()), Arc::new(SystemClock), Arc::new(SystemEntropy), settings)
+}
+
+/// A pipeline from its JSON form.
+pub(crate) fn pipeline(value: Value) -> Pipeline {
+    serde_json::from_value(value).unwrap()
+}
+
+/// `orders` with the `users` looked up.
+pub(crate) fn enriched(lake: &Lake) -> Pipeline {
+    pipeline(json!({
+        "name": "orders_enriched",
+        "source": [
+            {"name": "orders", "path": lake.path("orders"), "start": "snapshot"},
+            {"name": "users", "path": lake.path("users"), "read": "snapshot"},
+        ],
+        "transform": [{"sql": "SELECT o.order_id, o.user_id, u.name AS user_name, u.tier, o.amount, o.status, o.order_date, \
+                               o.updated_at FROM <SRC:orders> o LEFT JOIN <SNAP:users> u ON o.user_id = u.user_id"}],
+        "target": {
+            "path": lake.path("out"), "table_name": "orders_enriched", "record_key": ["order_id"],
+            "partition_by": ["order_date"], "ordering": ["updated_at"],
+        },
+    }))
+}
+
+/// Runs one batch to its end.
+pub(crate) async fn run(roles: &Embedded, pipeline: &Pipeline, request: &str) -> BatchStatus {
+    let request = RequestId::new(request).unwrap();
+    let started = roles
+        .coordinator
+        .run_batch(RunRequest { pipeline: pipeline.clone(), request, allow_empty: false })
+        .await
+        .unwrap();
+    let mut watch = roles.coordinator.watch_batch(&started.name).await.unwrap();
+    watch.wait_for(|status| status.outcome.is_some()).await.unwrap().clone()
+}
+
+/// All rows of a table as JSON text, sorted.
+pub(crate) async fn rows(roles: &Embedded, url: &str) -> Vec<String> {
+    let request = PlanRequest {
+        source: SourceName::new("table").unwrap(),
+        url: url.to_string(),
+        begin: Begin::Snapshot,
+        lookup: true,
+        num_instants: usize::MAX,
+        ceiling_millis: None,
+        pinned_end: None,
+        fingerprint: None,
+        recent: Vec::new(),
+        on_late: OnLate::Deliver,
+        views: Views { end: true, ..Views::default() },
+        meta_columns: false,
+    };
+    let plan = roles.timeline.plan(request).await.unwrap();
+    let relation = plan.at_end.unwrap();
+    let mut batches = Vec::new();
+    for split in relation.splits {
+        let request = ReadRequest {
+            split,
+            schema: relation.schema.clone(),
+            projection: None,
+            predicate: None,
+            batch_rows: 1000,
+        };
+        let mut stream = roles.timeline.read(request).await.unwrap();
+        while let Some(batch) = stream.next().await {
+            batches.push(batch.unwrap());
+        }
+    }
+    json_rows(&batches)
+}
+
+/// Rows as JSON text, sorted.
+pub(crate) fn json_rows(batches: &[RecordBatch]) -> Vec<String> {
+    let mut writer = arrow::json::LineDelimitedWriter::new(Vec::new());
+    for batch in batches {
+        writer.write(batch).unwrap();
+    }
+    writer.finish().unwrap();
+    let text = String::from_utf8(writer.into_inner()).unwrap();
+    let mut rows: Vec<String> = text.lines().map(str::to_string).collect();
+    rows.sort();
+    rows
+}
+
+/// The cursors in every commit of a pipeline, in order of completion.
+pub(crate) async fn checkpoints(url: &str, pipeline: &str) -> Vec<Checkpoint> {
+    let pipeline = PipelineName::new(pipeline).unwrap();
+    let (storage, _, timeline) = open(url).await;
+    let mut found = Vec::new();
+    for instant in timeline.completed_writes() {
+        let path = timeline.completed_path(instant).unwrap();
+        let metadata = CommitMetadata::decode(&path, &storage.read(&path).await.unwrap()).unwrap();
+        if let Some(text) = metadata.extra.get(&checkpoint_key(&pipeline)) {
+            found.push(Checkpoint::from_json(&pipeline, &instant.requested, text).unwrap());
+        }
+    }
+    found
+}
+
+pub(crate) async fn open(url: &str) -> (tributary_hudi::Storage, TableConfig, Timeline) {
+    let storage = SystemStores::new().open(url).unwrap();
+    let config = TableConfig::load(&storage).await.unwrap();
+    let timeline = Timeline::load(&storage, &config).await.unwrap();
+    (storage, config, timeline)
+}
+
+/// What must hold of a target at rest, whatever happened to it: nothing pending; every data file is named by a commit;
+/// the metadata table lists exactly the files that exist; sequence numbers and windows without a gap.
+pub(crate) async fn assert_sound(url: &str, pipeline: &str) {
+    let (storage, config, timeline) = open(url).await;
+    let pending: Vec<_> = timeline.instants().iter().filter(|instant| instant.is_pending()).collect();
+    assert!(pending.is_empty(), "pending instants: {pending:?}");
+    let mut named = BTreeSet::new();
+    for instant in timeline.completed_writes() {
+        let path = timeline.completed_path(instant).unwrap();
+        let metadata = CommitMetadata::decode(&path, &storage.read(&path).await.unwrap()).unwrap();
+        named.extend(metadata.stats.into_iter().map(|stat| stat.path));
+    }
+    let listed = storage.list("").await.unwrap();
+    let data = listed.iter().filter(|e| e.path.ends_with(".parquet") && !e.path.starts_with(".hoodie"));
+    let present: BTreeSet<String> = data.map(|entry| entry.path.clone()).collect();
+    assert_eq!(present, named, "data files and what commits name");
+    let kept = tributary_hudi::read_file_listing(&storage, &config, &timeline).await.unwrap();
+    let kept: BTreeSet<String> = kept.into_iter().map(|file| file.path).collect();
+    assert_eq!(kept, named, "the metadata table and what commits name");
+    let left: Vec<_> = listed.iter().filter(|e| e.path.starts_with(".hoodie/.temp")).collect();
+    assert!(left.is_empty(), "markers left: {left:?}");
+    assert_windows_tile(&checkpoints(url, pipeline).await);
+}
+
+fn assert_windows_tile(checkpoints: &[Checkpoint]) {
+    let mut cursors: BTreeMap<&SourceName, _> = BTreeMap::new();
+    for (number, checkpoint) in checkpoints.iter().enumerate() {
+        assert_eq!(checkpoint.seq, number as u64 + 1, "sequence numbers without a gap");
+        for (name, source) in &checkpoint.sources {
+            let Some(window) = &source.window else { continue };
+            assert_eq!(window.begin.as_ref(), cursors.get(name).copied(), "{name}: each window begins where the last ended");
+            assert_eq!(Some(&window.end), source.cursor.as_ref());
+            cursors.insert(name, &window.end);
+        }
+    }
+}
+
+/// `id, value` rows for a table made by a test.
+pub(crate) fn values(rows: impl IntoIterator<Item = (String, i64)>) -> RecordBatch {
+    let (ids, numbers): (Vec<String>, Vec<i64>) = rows.into_iter().unzip();
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("id", Arc::new(StringArray::from(ids))), ("value", Arc::new(Int64Array::from(numbers)))];
+    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true))).unwrap()
+}
+
+/// A table of `id, value` rows at `url`.
+pub(crate) async fn value_table(roles: &Embedded, url: &str) -> SourceTable {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let schema = values([]).schema();
+    SourceTable::create(&SystemStores::new(), roles.writer.clone(), clock, url, "id", schema).await.unwrap()
+}
