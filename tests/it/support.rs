@@ -16,7 +16,9 @@ use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::{Embedded, Settings, embed};
 use tributary_store::MemoryStore;
 use tributary_types::pipeline::{OnLate, Pipeline};
-use tributary_types::{Checkpoint, Clock, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key};
+use tributary_types::{
+    Checkpoint, Clock, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
+};
 
 /// A directory of tables.
 pub(crate) struct Lake {
@@ -124,13 +126,8 @@ pub(crate) async fn rows(roles: &Embedded, url: &str) -> Vec<String> {
     let relation = plan.at_end.unwrap();
     let mut batches = Vec::new();
     for split in relation.splits {
-        let request = ReadRequest {
-            split,
-            schema: relation.schema.clone(),
-            projection: None,
-            predicate: None,
-            batch_rows: 1000,
-        };
+        let request =
+            ReadRequest { split, schema: relation.schema.clone(), projection: None, predicate: None, batch_rows: 1000 };
         let mut stream = roles.timeline.read(request).await.unwrap();
         while let Some(batch) = stream.next().await {
             batches.push(batch.unwrap());

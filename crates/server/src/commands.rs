@@ -2,6 +2,7 @@
 //! The commands of the binary.
 
 pub mod batches;
+pub mod bench;
 pub mod plan;
 pub mod run;
 pub mod serve;
@@ -64,19 +65,14 @@ impl From<coordinator::Error> for Failed {
 /// depend on where either process was started.
 pub(crate) fn load_pipeline(path: &Path, server: Option<&str>) -> Result<Pipeline, Failed> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    pipeline_file::load(if server.is_some() { &absolute } else { path }).map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
+    pipeline_file::load(if server.is_some() { &absolute } else { path })
+        .map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
 }
 
 /// The roles, embedded, over the system's stores.
 pub(crate) fn roles(data: Option<&Path>) -> Result<Embedded, Failed> {
     let store = open_store(data).map_err(|e| Failed::new(&e, 1))?;
-    Ok(embed(
-        Arc::new(SystemStores::new()),
-        store,
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-        Settings::default(),
-    ))
+    Ok(embed(Arc::new(SystemStores::new()), store, Arc::new(SystemClock), Arc::new(SystemEntropy), Settings::default()))
 }
 
 /// The coordinator of a command: on `server`, or embedded.
