@@ -12,7 +12,9 @@ use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest, Written};
 use tributary_api::merge::{Bound, MergeLimits, MergeRequest, Merged};
 use tributary_api::writer::{StageRequest, TargetSlice};
-use tributary_hudi::target::{Owner, acquire_lock, begin_instant, create_table, write_heartbeat};
+use tributary_hudi::target::{
+    Owner, acquire_lock, begin_instant, create_table, replace_untouched, write_heartbeat,
+};
 use tributary_hudi::{Action, Storage, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
@@ -25,7 +27,9 @@ use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
 use crate::plan::{Plans, bind, check_sql, merge_sources, plan_sources, sql_of, window_of};
 use crate::schema::target_schema;
 use crate::service::Inner;
-use crate::target::{TargetState, check_config, key_settings, load_timeline, new_table, target_error};
+use crate::target::{
+    TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error,
+};
 
 /// What became of a batch that did not fail.
 pub(crate) enum Ended {
@@ -110,13 +114,20 @@ impl<'a> Batch<'a> {
     async fn prepare(&mut self) -> Result<Preparation, Error> {
         let pipeline = &self.request.pipeline;
         let roles = &self.inner.roles;
-        let existing = TargetState::load(&self.storage).await?;
+        let mut existing = TargetState::load(&self.storage).await?;
         if let Some(target) = &existing {
             let problems = check_config(&pipeline.target, &target.config);
-            if !problems.is_empty() {
+            if !problems.is_empty() && !is_untouched(target) {
                 return Err(Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") });
             }
             clear_dead_instants(&self.storage, target, self.inner.clock.as_ref()).await?;
+            if !problems.is_empty() {
+                replace_untouched(&self.storage, &new_table(pipeline))
+                    .await
+                    .map_err(|e| target_error(self.storage.url(), "describing the target anew", e))?;
+            }
+            // A rollback moves the timeline.
+            existing = TargetState::load(&self.storage).await?;
         }
         let resolved = roles.checkpoints.resolve(&pipeline.name, self.storage.url()).await?;
         let stored = resolved.newest.as_ref().map(|commit| &commit.checkpoint);
@@ -142,7 +153,6 @@ impl<'a> Batch<'a> {
             return Ok(Preparation::Ended(Ended::NoNewData));
         }
         let target = match existing {
-            // Rollbacks may have moved the timeline: the state that is pinned is read again at the beginning.
             Some(target) => target,
             None => self.create_target().await?,
         };

@@ -159,8 +159,17 @@ pub(crate) fn new_table(pipeline: &Pipeline) -> NewTable {
         partition_by: target.partition_by.clone(),
         ordering: target.ordering.clone(),
         hive_style: target.hive_style,
-        url_encode: false,
+        // Any value can then be a directory: Spark cannot open one with a colon, and a slash would be a level.
+        url_encode: !target.partition_by.is_empty(),
     }
+}
+
+/// Whether a table that does not fit may be described anew: it never had a commit, and nobody gave it a schema. A
+/// first batch that failed leaves such a table.
+pub(crate) fn is_untouched(target: &TargetState) -> bool {
+    target.schema.is_none()
+        && target.timeline.completed_writes().is_empty()
+        && target.config.get("hoodie.table.create.schema").is_none()
 }
 
 /// A file error on the target as this role tells it.

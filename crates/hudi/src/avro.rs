@@ -7,6 +7,7 @@
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use serde_json::{Value, json};
 
+use crate::avro_names::inline_names;
 use crate::error::{Error, Result};
 
 /// The five columns that Hudi keeps in front of every row.
@@ -42,7 +43,8 @@ pub fn without_meta_columns(schema: &Schema) -> Schema {
 
 /// The Arrow schema of an Avro record; `file` is for messages.
 pub fn arrow_schema(file: &str, avro: &str) -> Result<Schema> {
-    let found = hudi_core::schema::resolver::avro_json_to_arrow_schema(avro).map_err(|e| Error::corrupt(file, e))?;
+    let found = hudi_core::schema::resolver::avro_json_to_arrow_schema(&inline_names(file, avro)?)
+        .map_err(|e| Error::corrupt(file, e))?;
     // Field metadata of the conversion (Avro names, docs) would make equal schemas compare as different.
     Ok(Schema::new(found.fields().iter().map(|field| plain_field(field)).collect::<Vec<_>>()))
 }

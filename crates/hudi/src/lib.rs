@@ -20,6 +20,7 @@ pub mod target;
 mod timeline;
 
 mod archive;
+mod avro_names;
 mod listing;
 mod log_blocks;
 mod mdt_read;

@@ -113,16 +113,7 @@ impl Prune for IdOver {
         assert_eq!(range("missing"), None);
         let range = range("id").unwrap();
         assert_eq!((range.nulls, range.rows), (Some(0), ROWS_PER_GROUP as u64));
-        range.max.is_none_or(|max| max > Bound::Int(self.0))
-    }
-}
-
-impl PartialOrd for Bound {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        match (self, other) {
-            (Bound::Int(a), Bound::Int(b)) => a.partial_cmp(b),
-            _ => None,
-        }
+        matches!(range.max, Some(Bound::Int(max)) if max > self.0)
     }
 }
 

@@ -57,6 +57,29 @@ impl SourceTable {
         Ok(SourceTable { storage, writer, clock, schema, table })
     }
 
+    /// Opens a table that [`SourceTable::create`] made.
+    pub async fn open(
+        stores: &dyn Stores,
+        writer: Arc<dyn Writer>,
+        clock: Arc<dyn Clock>,
+        url: &str,
+        schema: SchemaRef,
+    ) -> Result<Self, BuildError> {
+        let storage = stores.open(url)?;
+        let config = TableConfig::load(&storage).await?;
+        let table = NewTable {
+            name: config.name.clone(),
+            table_type: config.table_type,
+            version: config.version,
+            record_key: config.record_key(),
+            partition_by: config.partition_by(),
+            ordering: config.ordering(),
+            hive_style: config.hive_style(),
+            url_encode: config.url_encode(),
+        };
+        Ok(SourceTable { storage, writer, clock, schema, table })
+    }
+
     /// Upserts rows in one commit.
     pub async fn upsert(&self, rows: Vec<RecordBatch>) -> Result<InstantFact, BuildError> {
         self.commit(rows, Operation::Upsert).await
