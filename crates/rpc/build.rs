@@ -8,7 +8,8 @@ use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from("../../proto");
-    let files = ["tributary/common/v1/common.proto", "tributary/coordinator/v1/coordinator.proto"];
+    let files = ["common", "coordinator", "timeline", "checkpoint", "merge", "writer"]
+        .map(|role| format!("tributary/{role}/v1/{role}.proto"));
     println!("cargo:rerun-if-changed={}", root.display());
     let descriptors = protox::compile(files, [&root])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);

@@ -2,7 +2,8 @@
 //! Rows over Arrow Flight.
 //!
 //! A committed batch is the flight `batch:<name>`: as a path, as a command, and as the ticket that `GetFlightInfo`
-//! hands out. Its schema carries what the batch was in its metadata; see [`batch_metadata`].
+//! hands out. Its schema carries what the batch was in its metadata; see [`batch_metadata`]. Between roles, rows of a
+//! split are a `DoGet` of the timeline role, and rows to stage a `DoPut` of the writer role.
 
 mod rows;
 mod server;
@@ -14,10 +15,14 @@ use tributary_types::BatchName;
 
 pub use server::FlightServer;
 
-pub(crate) use rows::{read_rows, send_rows};
+pub(crate) use rows::{cut_stream, decoded_rows, encoder_error, read_rows, send_rows};
 
 /// Begins a descriptor or a ticket of a batch.
 const BATCH_PREFIX: &str = "batch:";
+/// Begins a ticket of a split; what follows is an encoded `tributary.timeline.v1.ReadRequest`.
+pub(crate) const SPLIT_PREFIX: &[u8] = b"split:";
+/// Path of a `DoPut` that stages rows.
+pub(crate) const STAGE_PATH: &str = "stage";
 /// Begins every key of the schema's metadata that is ours.
 const METADATA_PREFIX: &str = "tributary.";
 

@@ -10,19 +10,37 @@
 //! message.
 
 pub mod channel;
+pub mod checkpoint;
 pub mod convert;
 pub mod coordinator;
 pub mod fault;
 pub mod flight;
+pub mod merge;
 pub mod proto;
+pub mod timeline;
+pub mod writer;
+
+mod remote;
 
 pub use channel::{AddressError, connect_lazily};
+pub use checkpoint::{CheckpointClient, CheckpointServer};
 pub use coordinator::{CoordinatorClient, CoordinatorServer};
 pub use flight::FlightServer;
+pub use merge::{MergeClient, MergeServer};
+pub use timeline::{TimelineClient, TimelineServer};
+pub use writer::WriterClient;
+
+use tributary_types::MemoryBudget;
 
 /// Largest message that is accepted. A row travels whole, so this bounds the row; batches of smaller rows are cut to
 /// about 2 MiB a message.
 pub const MESSAGE_LIMIT: usize = 256 << 20;
+
+/// Adds what another process counted at most to the peak of `budget`.
+pub(crate) fn count_peak(budget: &MemoryBudget, bytes: usize) {
+    budget.grow(bytes);
+    budget.shrink(bytes);
+}
 
 #[cfg(test)]
 mod testing;

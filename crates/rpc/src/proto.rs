@@ -16,8 +16,12 @@ macro_rules! packages {
 }
 
 packages! {
+    checkpoint = "tributary.checkpoint.v1",
     common = "tributary.common.v1",
     coordinator = "tributary.coordinator.v1",
+    merge = "tributary.merge.v1",
+    timeline = "tributary.timeline.v1",
+    writer = "tributary.writer.v1",
 }
 
 /// Every message and service of `proto/`, encoded for gRPC reflection.

@@ -24,6 +24,27 @@ use tributary_types::{BatchName, Outcome, PipelineName, SourceName, Stage, Windo
 
 use crate::convert::tests::status;
 
+/// Runs each behaviour of a role twice: on the role of `direct()`, and on the one of `remote()` behind the wire. Both
+/// are functions beside the call.
+macro_rules! behaviours {
+    ($($behaviour:ident),* $(,)?) => {
+        mod directly {
+            $(#[tokio::test]
+            async fn $behaviour() {
+                super::$behaviour(super::direct()).await;
+            })*
+        }
+        mod through_grpc {
+            $(#[tokio::test]
+            async fn $behaviour() {
+                super::$behaviour(super::remote()).await;
+            })*
+        }
+    };
+}
+
+pub(crate) use behaviours;
+
 /// A channel to `routes`, served over pipes in memory. Each connection of the channel is a new pipe.
 pub(crate) fn connect(routes: Routes) -> Channel {
     let (accept, accepted) = mpsc::channel::<Result<tokio::io::DuplexStream, std::io::Error>>(4);

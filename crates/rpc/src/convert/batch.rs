@@ -7,8 +7,8 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_types::{BatchName, Outcome, PipelineName, RequestId, SourceName, Stage};
 
 use super::{
-    Malformed, WireEnum, optional, report_from_proto, report_to_proto, required, text, window_from_proto,
-    window_to_proto,
+    Malformed, WireEnum, millis_from_proto, millis_to_proto, optional, report_from_proto, report_to_proto, required,
+    text, window_from_proto, window_to_proto,
 };
 use crate::proto::{common, coordinator as proto};
 
@@ -28,10 +28,7 @@ pub fn batch_to_proto(status: &BatchStatus) -> proto::Batch {
         timings: status.timings.iter().map(|(stage, millis)| stage_time(*stage, *millis)).collect(),
         peak_memory_bytes: status.peak_memory,
         error: status.error.as_ref().map(failure_to_proto),
-        start_time: Some(prost_types::Timestamp {
-            seconds: status.started_millis.div_euclid(1000),
-            nanos: status.started_millis.rem_euclid(1000) as i32 * 1_000_000,
-        }),
+        start_time: Some(millis_to_proto(status.started_millis)),
     }
 }
 
@@ -46,7 +43,6 @@ pub fn batch_from_proto(batch: proto::Batch) -> Result<BatchStatus, Malformed> {
         let time = Duration::try_from(timing.time.unwrap_or_default()).map_err(|e| Malformed::new("timings", e))?;
         timings.push((Stage::from_wire(timing.stage)?, time.as_millis() as u64));
     }
-    let start = required(batch.start_time, "start_time")?;
     Ok(BatchStatus {
         name: BatchName::new(batch.name).map_err(|e| Malformed::new("name", e))?,
         pipeline: PipelineName::new(batch.pipeline).map_err(|e| Malformed::new("pipeline", e))?,
@@ -61,7 +57,7 @@ pub fn batch_from_proto(batch: proto::Batch) -> Result<BatchStatus, Malformed> {
         timings,
         peak_memory: batch.peak_memory_bytes,
         error: batch.error.map(failure_from_proto).transpose().map_err(|e| e.within("error"))?,
-        started_millis: start.seconds.saturating_mul(1000).saturating_add(i64::from(start.nanos) / 1_000_000),
+        started_millis: millis_from_proto(required(batch.start_time, "start_time")?),
     })
 }
 

@@ -32,6 +32,21 @@ pub(crate) fn count(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+/// Parses instants.
+pub(crate) fn instants(texts: &[String], field: &str) -> Result<Vec<InstantTime>, Malformed> {
+    texts.iter().map(|instant| instant.parse().map_err(|e| Malformed::new(field, e))).collect()
+}
+
+/// Milliseconds since the epoch for the wire.
+pub(crate) fn millis_to_proto(millis: i64) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds: millis.div_euclid(1000), nanos: millis.rem_euclid(1000) as i32 * 1_000_000 }
+}
+
+/// Milliseconds since the epoch from the wire.
+pub(crate) fn millis_from_proto(time: prost_types::Timestamp) -> i64 {
+    time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos) / 1_000_000)
+}
+
 /// A cursor for the wire.
 pub fn cursor_to_proto(cursor: &Cursor) -> common::Cursor {
     let clock = match cursor {
@@ -87,10 +102,6 @@ pub fn report_from_proto(report: common::WindowReport) -> Result<WindowReport, M
         lag_instants: count(report.lag_instants),
         lag_seconds: report.lag_seconds,
         headroom_instants: count(report.headroom_instants),
-        late_delivered: report
-            .late_delivered
-            .iter()
-            .map(|instant| instant.parse().map_err(|e| Malformed::new("late_delivered", e)))
-            .collect::<Result<_, _>>()?,
+        late_delivered: instants(&report.late_delivered, "late_delivered")?,
     })
 }

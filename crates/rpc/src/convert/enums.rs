@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Enums: the same names on both sides.
 
+use tributary_api::predicate::Op;
 use tributary_types::pipeline::{
     Consistency, OnLate, OnNullKey, OnStale, OnUnused, Operation, ReadMode, SourceKind, TableType, Writers,
 };
-use tributary_types::{Code, Outcome, Retry, Stage};
+use tributary_types::{Code, Outcome, Retry, Stage, Zone};
 
 use super::Malformed;
-use crate::proto::{common, coordinator};
+use crate::proto::{common, coordinator, timeline};
 
 /// An enum that crosses processes.
 pub trait WireEnum: Sized + Copy + 'static {
@@ -55,6 +56,8 @@ wire_enums! {
         Internal
     }
     Retry = common::Retry { Never, Again, Rebase, ReadBack }
+    Zone = timeline::Zone { Local, Utc }
+    Op = timeline::Op { Eq, NotEq, Lt, LtEq, Gt, GtEq }
     OnLate = common::OnLate, unspecified is Fail { Fail, Deliver }
     TableType = common::TableType, unspecified is CopyOnWrite { CopyOnWrite, MergeOnRead }
     Operation = common::Operation, unspecified is Upsert { Upsert, Insert, BulkInsert }

@@ -4,12 +4,15 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatus, Written};
+use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
     ByteSize, Consistency, Limits, OnLate, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Source,
     SourceKind, Span, Start, TableType, Target, Transform, Writers,
 };
-use tributary_types::{BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window};
+use tributary_types::{
+    BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
+};
 
 use super::*;
 use crate::proto::coordinator as proto;
@@ -38,6 +41,8 @@ fn every_value_of_every_enum_crosses() {
     crosses::<OnStale>();
     crosses::<OnUnused>();
     crosses::<Writers>();
+    crosses::<Zone>();
+    crosses::<Op>();
 }
 
 #[test]

@@ -11,12 +11,13 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, Code, PipelineName, Retry, Stage};
+use tributary_types::{BatchName, PipelineName, Stage};
 
-use crate::convert::{Malformed, batch_from_proto, pipeline_to_proto, plan_from_proto, required};
+use crate::convert::{batch_from_proto, pipeline_to_proto, plan_from_proto, required};
 use crate::fault::{Call, from_status};
 use crate::flight::{batch_ticket, read_rows};
 use crate::proto::coordinator as proto;
+use crate::remote::Remote;
 use proto::coordinator_service_client::CoordinatorServiceClient;
 
 /// Pause before the first attempt to follow a batch again after its stream broke; each next pause is longer.
@@ -31,7 +32,7 @@ const PAGE: usize = 1000;
 pub struct CoordinatorClient {
     calls: CoordinatorServiceClient<Channel>,
     flight: FlightServiceClient<Channel>,
-    address: String,
+    remote: Remote<Error>,
 }
 
 impl CoordinatorClient {
@@ -40,26 +41,7 @@ impl CoordinatorClient {
         CoordinatorClient {
             calls: CoordinatorServiceClient::new(channel.clone()).max_decoding_message_size(crate::MESSAGE_LIMIT),
             flight: FlightServiceClient::new(channel).max_decoding_message_size(crate::MESSAGE_LIMIT),
-            address: address.into(),
-        }
-    }
-
-    fn at(&self, doing: &str) -> String {
-        format!("{doing} at {}", self.address)
-    }
-
-    /// Reading again changes nothing.
-    fn read_failed(&self, doing: &str) -> impl Fn(Status) -> Error {
-        let doing = self.at(doing);
-        move |status| from_status(status, doing.clone(), Call::Repeatable)
-    }
-
-    fn unreadable(&self, doing: &str) -> impl Fn(Malformed) -> Error {
-        let doing = self.at(doing);
-        move |what| Error::Other {
-            code: Code::Internal,
-            retry: Retry::Never,
-            message: format!("{doing}: the answer is of another version of Tributary: {what}"),
+            remote: Remote::new(address),
         }
     }
 
@@ -80,18 +62,17 @@ impl Coordinator for CoordinatorClient {
             allow_empty: request.allow_empty,
             validate_only: false,
         };
-        let answer = self.calls.clone().run_batch(message).await;
-        let answer = answer.map_err(|status| from_status::<Error>(status, self.at(DOING), Call::Write))?;
-        let batch = required(answer.into_inner().batch, "batch").map_err(self.unreadable(DOING))?;
-        batch_from_proto(batch).map_err(self.unreadable(DOING))
+        let answer = self.calls.clone().run_batch(message).await.map_err(self.remote.failed_write(DOING))?;
+        let batch = required(answer.into_inner().batch, "batch").map_err(self.remote.unreadable(DOING))?;
+        batch_from_proto(batch).map_err(self.remote.unreadable(DOING))
     }
 
     /// Safe to repeat.
     async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
         const DOING: &str = "asking for a batch";
         let request = proto::GetBatchRequest { name: name.to_string() };
-        let batch = self.calls.clone().get_batch(request).await.map_err(self.read_failed(DOING))?;
-        batch_from_proto(batch.into_inner()).map_err(self.unreadable(DOING))
+        let batch = self.calls.clone().get_batch(request).await.map_err(self.remote.failed(DOING))?;
+        batch_from_proto(batch.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
     /// Safe to repeat.
@@ -105,9 +86,9 @@ impl Coordinator for CoordinatorClient {
                 page_size: (limit - found.len()).min(PAGE) as i32,
                 page_token,
             };
-            let page = self.calls.clone().list_batches(request).await.map_err(self.read_failed(DOING))?.into_inner();
+            let page = self.calls.clone().list_batches(request).await.map_err(self.remote.failed(DOING))?.into_inner();
             for batch in page.batches {
-                found.push(batch_from_proto(batch).map_err(self.unreadable(DOING))?);
+                found.push(batch_from_proto(batch).map_err(self.remote.unreadable(DOING))?);
             }
             page_token = page.next_page_token;
             if page_token.is_empty() {
@@ -121,9 +102,9 @@ impl Coordinator for CoordinatorClient {
     /// the coordinator has forgotten the batch or does not answer for long.
     async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
         const DOING: &str = "following a batch";
-        let mut stream = self.follow(name).await.map_err(self.read_failed(DOING))?;
-        let first = stream.message().await.map_err(self.read_failed(DOING))?;
-        let first = required(first, "batch").and_then(batch_from_proto).map_err(self.unreadable(DOING))?;
+        let mut stream = self.follow(name).await.map_err(self.remote.failed(DOING))?;
+        let first = stream.message().await.map_err(self.remote.failed(DOING))?;
+        let first = required(first, "batch").and_then(batch_from_proto).map_err(self.remote.unreadable(DOING))?;
         let over = first.stage == Stage::Done;
         let (sender, receiver) = watch::channel(first);
         if !over {
@@ -136,8 +117,8 @@ impl Coordinator for CoordinatorClient {
     async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {
         const DOING: &str = "planning a batch";
         let request = proto::PlanBatchRequest { pipeline: Some(pipeline_to_proto(&pipeline)) };
-        let plan = self.calls.clone().plan_batch(request).await.map_err(self.read_failed(DOING))?;
-        plan_from_proto(plan.into_inner()).map_err(self.unreadable(DOING))
+        let plan = self.calls.clone().plan_batch(request).await.map_err(self.remote.failed(DOING))?;
+        plan_from_proto(plan.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
     /// Safe to repeat.
@@ -145,8 +126,9 @@ impl Coordinator for CoordinatorClient {
         const DOING: &str = "pulling a batch";
         let status = self.get_batch(name).await?;
         let ticket = Ticket::new(batch_ticket(name));
-        let data = self.flight.clone().do_get(ticket).await.map_err(self.read_failed(DOING))?;
-        let (schema, rows) = read_rows(data.into_inner(), self.at(DOING)).await.map_err(self.read_failed(DOING))?;
+        let data = self.flight.clone().do_get(ticket).await.map_err(self.remote.failed(DOING))?;
+        let (schema, rows) =
+            read_rows(data.into_inner(), self.remote.at(DOING)).await.map_err(self.remote.failed(DOING))?;
         Ok(OpenedBatch { schema, rows, status })
     }
 }
@@ -191,14 +173,14 @@ async fn follow_again(
     broken: Status,
     failures: &mut u32,
 ) -> Option<Streaming<proto::Batch>> {
-    let mut error: Error = from_status(broken, client.at("following a batch"), Call::Repeatable);
+    let mut error: Error = from_status(broken, client.remote.at("following a batch"), Call::Repeatable);
     while matches!(error, Error::Unreachable { .. }) && *failures < WATCH_ATTEMPTS && !sender.is_closed() {
         let pause = (WATCH_PAUSE * 2u32.saturating_pow((*failures).min(8))).min(LONGEST_WATCH_PAUSE);
         *failures += 1;
         tokio::time::sleep(pause).await;
         match client.follow(name).await {
             Ok(stream) => return Some(stream),
-            Err(status) => error = from_status(status, client.at("following a batch"), Call::Repeatable),
+            Err(status) => error = from_status(status, client.remote.at("following a batch"), Call::Repeatable),
         }
     }
     // A coordinator that was restarted follows nothing from before, but may remember how it ended.

@@ -16,7 +16,7 @@ use tributary_types::{BatchName, Code, Fault, Outcome, RequestId, Retry, Stage};
 use super::{CoordinatorClient, CoordinatorServer};
 use crate::flight::FlightServer;
 use crate::proto::coordinator as proto;
-use crate::testing::{MemoryCoordinator, connect, pipeline, rows};
+use crate::testing::{MemoryCoordinator, behaviours, connect, pipeline, rows};
 use proto::coordinator_service_client::CoordinatorServiceClient;
 
 fn serve() -> Channel {
@@ -31,23 +31,6 @@ fn direct() -> Arc<dyn Coordinator> {
 
 fn remote() -> Arc<dyn Coordinator> {
     Arc::new(CoordinatorClient::new(serve(), "http://in-memory"))
-}
-
-macro_rules! behaviours {
-    ($($behaviour:ident),* $(,)?) => {
-        mod directly {
-            $(#[tokio::test]
-            async fn $behaviour() {
-                super::$behaviour(super::direct()).await;
-            })*
-        }
-        mod through_grpc {
-            $(#[tokio::test]
-            async fn $behaviour() {
-                super::$behaviour(super::remote()).await;
-            })*
-        }
-    };
 }
 
 behaviours! {

@@ -40,10 +40,19 @@ fn flight_status(error: FlightError) -> Status {
     }
 }
 
+/// The error of an encoder as one of the rows that it encodes.
+pub(crate) fn encoder_error(error: FlightError) -> RowError {
+    match RowError::find(&error) {
+        Some(found) => found.clone(),
+        None => RowError::new(FlightFault { doing: "the rows cannot be sent", source: error }),
+    }
+}
+
 /// Rows of Flight messages: the schema, without the metadata that a server of ours added, and the rows. The schema
 /// comes first, so this waits for the first message.
 pub(crate) async fn read_rows(data: Streaming<FlightData>, doing: String) -> Result<(SchemaRef, RowStream), Status> {
     let mut decoder = FlightDataDecoder::new(data.map_err(FlightError::from));
+    let classify = move |status: Status| row_error(status, &doing);
     let sent = loop {
         match decoder.next().await {
             Some(Ok(message)) => match message.payload {
@@ -52,24 +61,26 @@ pub(crate) async fn read_rows(data: Streaming<FlightData>, doing: String) -> Res
                 DecodedPayload::RecordBatch(batch) => {
                     // Not what we send, but the schema is all the same.
                     let schema = batch.schema();
-                    let rows = futures::stream::iter([Ok(batch)]).chain(rows(decoder, Arc::clone(&schema), doing));
+                    let rows =
+                        futures::stream::iter([Ok(batch)]).chain(decoded_rows(decoder, Arc::clone(&schema), classify));
                     return Ok((schema, Box::pin(rows)));
                 }
             },
             Some(Err(error)) => return Err(flight_status(error)),
-            None => return Err(row_status(&RowError::new(NoSchema))),
+            None => return Err(cut_stream()),
         }
     };
     let schema = without_metadata(&sent);
-    Ok((Arc::clone(&schema), Box::pin(rows(decoder, schema, doing))))
+    Ok((Arc::clone(&schema), Box::pin(decoded_rows(decoder, schema, classify))))
 }
 
-fn rows(
+/// The rows that follow a schema message, in exactly `schema`; messages without rows are left out.
+pub(crate) fn decoded_rows(
     decoder: FlightDataDecoder,
     schema: SchemaRef,
-    doing: String,
+    classify: impl Fn(Status) -> RowError + Send,
 ) -> impl Stream<Item = Result<RecordBatch, RowError>> + Send {
-    decoder.map_err(flight_status).map_err(move |status| row_error(status, &doing)).try_filter_map(move |message| {
+    decoder.map_err(move |error| classify(flight_status(error))).try_filter_map(move |message| {
         let schema = Arc::clone(&schema);
         async move {
             match message.payload {
@@ -111,12 +122,17 @@ impl Fault for FlightFault {
     }
 }
 
-/// A stream of rows that ended before it said what they are.
-#[derive(Debug, thiserror::Error)]
-#[error("the stream of rows ended before its schema came")]
-struct NoSchema;
+/// The status of a stream that ended before it was whole.
+pub(crate) fn cut_stream() -> Status {
+    row_status(&RowError::new(CutStream))
+}
 
-impl Fault for NoSchema {
+/// A stream of rows that ended before it was whole.
+#[derive(Debug, thiserror::Error)]
+#[error("the stream of rows was cut: its sender went away before the end")]
+struct CutStream;
+
+impl Fault for CutStream {
     fn code(&self) -> Code {
         Code::Unavailable
     }

@@ -14,14 +14,20 @@ use arrow_flight::{
 };
 use async_trait::async_trait;
 use futures::{Stream, StreamExt};
+use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch};
+use tributary_api::timeline::Timeline;
+use tributary_api::writer::Writer;
 use tributary_types::{BatchName, Outcome, PipelineName};
 
 use super::rows::FlightStream;
-use super::{BATCH_PREFIX, batch_metadata, batch_ticket, send_rows};
+use super::{BATCH_PREFIX, SPLIT_PREFIX, STAGE_PATH, batch_metadata, batch_ticket, send_rows};
+use crate::convert::read_from_proto;
 use crate::coordinator::read_name;
 use crate::fault::{malformed, to_status, unsupported};
+use crate::proto::timeline as proto;
+use crate::writer::stage;
 
 /// Batches that `ListFlights` shows at most.
 const LISTED_BATCHES: usize = 100;
@@ -30,6 +36,8 @@ const LISTED_BATCHES: usize = 100;
 #[derive(Default, Clone)]
 pub struct FlightServer {
     coordinator: Option<Arc<dyn Coordinator>>,
+    timeline: Option<Arc<dyn Timeline>>,
+    writer: Option<Arc<dyn Writer>>,
 }
 
 impl FlightServer {
@@ -42,6 +50,20 @@ impl FlightServer {
     #[must_use]
     pub fn with_coordinator(mut self, coordinator: Arc<dyn Coordinator>) -> Self {
         self.coordinator = Some(coordinator);
+        self
+    }
+
+    /// Adds the rows of splits, for [`crate::TimelineClient`]s.
+    #[must_use]
+    pub fn with_timeline(mut self, timeline: Arc<dyn Timeline>) -> Self {
+        self.timeline = Some(timeline);
+        self
+    }
+
+    /// Takes rows to stage, from [`crate::WriterClient`]s.
+    #[must_use]
+    pub fn with_writer(mut self, writer: Arc<dyn Writer>) -> Self {
+        self.writer = Some(writer);
         self
     }
 
@@ -63,6 +85,23 @@ impl FlightServer {
         };
         let name = read_name(name.to_string())?;
         coordinator.open_batch(&name).await.map_err(|e| to_status(&e))
+    }
+}
+
+impl FlightServer {
+    async fn read_split(&self, encoded: &[u8]) -> Result<FlightStream, Status> {
+        let Some(timeline) = &self.timeline else {
+            return Err(unsupported("the timeline role does not run in this process: no split can be read here"));
+        };
+        let request = proto::ReadRequest::decode(encoded)
+            .map_err(|e| malformed(format!("the ticket holds no ReadRequest: {e}")))?;
+        let request = read_from_proto(request).map_err(malformed)?;
+        let schema = match &request.projection {
+            Some(columns) => Arc::new(request.schema.project(columns).map_err(malformed)?),
+            None => Arc::clone(&request.schema),
+        };
+        let rows = timeline.read(request).await.map_err(|e| to_status(&e))?;
+        Ok(send_rows(schema, rows))
     }
 }
 
@@ -136,7 +175,11 @@ impl FlightService for FlightServer {
     }
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
-        let opened = self.open(&request.get_ref().ticket).await?;
+        let ticket = &request.get_ref().ticket;
+        if let Some(encoded) = ticket.strip_prefix(SPLIT_PREFIX) {
+            return Ok(Response::new(self.read_split(encoded).await?));
+        }
+        let opened = self.open(ticket).await?;
         let schema = described_schema(&opened.schema, &opened.status);
         Ok(Response::new(send_rows(schema, opened.rows)))
     }
@@ -169,8 +212,16 @@ impl FlightService for FlightServer {
         Err(unsupported("Handshake is not offered: this server asks for no credentials"))
     }
 
-    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        Err(unsupported("DoPut is not offered: rows enter a table through a pipeline"))
+    /// Stages rows for the coordinator of a running batch. It completes nothing: what it stages is invisible.
+    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        let mut messages = request.into_inner();
+        let first = messages.message().await?.unwrap_or_default();
+        let path = first.flight_descriptor.as_ref().map(|descriptor| descriptor.path.join("/"));
+        let Some(writer) = self.writer.as_ref().filter(|_| path.as_deref() == Some(STAGE_PATH)) else {
+            return Err(unsupported("DoPut is not offered here: rows enter a table through a pipeline"));
+        };
+        let result = stage(writer.as_ref(), first, messages).await?;
+        Ok(Response::new(Box::pin(futures::stream::iter([Ok(result)]))))
     }
 
     async fn do_action(&self, _: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
