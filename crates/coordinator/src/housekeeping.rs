@@ -6,8 +6,8 @@
 
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    RolledBack, delete_heartbeat, delete_markers, mint_instant, pending_rollbacks, read_owner, resume_rollback,
-    rollback_instant,
+    RolledBack, delete_heartbeat, delete_markers, marked_instants, mint_instant, pending_rollbacks, read_owner,
+    resume_rollback, rollback_instant,
 };
 use tributary_hudi::{Storage, Timeline};
 use tributary_types::{Clock, InstantTime};
@@ -56,7 +56,20 @@ pub(crate) async fn clear_dead_instants(
         timeline = load_timeline(storage, &target.config).await?;
     }
     ::metrics::counter!(metrics::ROLLBACKS).increment(done.len() as u64);
+    sweep(storage, &timeline).await?;
     Ok(done)
+}
+
+/// Removes markers and heartbeats of instants that are over: what a process left that died right after its commit.
+async fn sweep(storage: &Storage, timeline: &Timeline) -> Result<(), Error> {
+    let fail = |e| target_error(storage.url(), "removing leftovers of a commit", e);
+    for instant in marked_instants(storage).await.map_err(fail)? {
+        if timeline.find(&instant).is_none_or(|found| !found.is_pending()) {
+            delete_markers(storage, &instant).await.map_err(fail)?;
+            delete_heartbeat(storage, &instant).await.map_err(fail)?;
+        }
+    }
+    Ok(())
 }
 
 /// Rolls back this batch's own instant after a failure. The batch still holds the lock.

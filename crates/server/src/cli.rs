@@ -17,7 +17,9 @@ use crate::telemetry;
     version,
     about = "Keeps one Apache Hudi table up to date from many, without Spark: rows and all cursors in one commit.",
     after_help = "Examples:\n  tributary run --pipeline orders.toml\n  tributary plan --pipeline orders.toml\n  \
-                  tributary table inspect /lake/orders\n\nExit codes of `run`: 0 committed or nothing new, 1 failed, 2 \
+                  tributary table inspect /lake/orders\n  tributary serve --data-dir /var/lib/tributary\n  \
+                  tributary run --server http://127.0.0.1:7373 --pipeline orders.toml\n  tributary batches pull \
+                  orders/REQUEST-ID\n\nExit codes of `run`: 0 committed or nothing new, 1 failed, 2 \
                   rejected, 3 conflict, 4 cancelled, 5 outcome unknown."
 )]
 pub struct Cli {
@@ -39,6 +41,13 @@ pub enum Command {
     /// Look at a table.
     #[command(subcommand)]
     Table(TableCommand),
+    /// Serve the roles over gRPC and Arrow Flight until stopped.
+    Serve(ServeArgs),
+    /// Look at the batches of a server, follow one, pull its rows.
+    #[command(subcommand)]
+    Batches(BatchesCommand),
+    /// Measure reading and merging as ratios to plain DataFusion, on tables made for it.
+    Bench(BenchArgs),
 }
 
 /// How results are printed.
@@ -48,6 +57,23 @@ pub enum Output {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Changed rows of each of the two sources.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub rows: usize,
+    /// Counted pairs of runs; one more warms up.
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+    /// Directory for the tables, which stay; a temporary one when absent.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// How the ratios are printed.
+    #[arg(long, value_enum, default_value = "text")]
+    pub output: Output,
 }
 
 /// Arguments of `run`.
@@ -71,6 +97,10 @@ pub struct RunArgs {
     /// Directory that keeps the history of batches; without it the history ends with the process.
     #[arg(long, env = "TRIBUTARY_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
+    /// Run the batch on this server, `http://HOST:PORT`, instead of in this process. It reads and writes the tables,
+    /// and keeps the history: `--data-dir` is not used then.
+    #[arg(long)]
+    pub server: Option<String>,
     /// How the result is printed.
     #[arg(long, value_enum, default_value = "text")]
     pub output: Output,
@@ -82,6 +112,9 @@ pub struct PlanArgs {
     /// The pipeline file.
     #[arg(long, short)]
     pub pipeline: PathBuf,
+    /// Plan on this server, `http://HOST:PORT`, instead of in this process.
+    #[arg(long)]
+    pub server: Option<String>,
     /// How the plan is printed.
     #[arg(long, value_enum, default_value = "text")]
     pub output: Output,
@@ -117,6 +150,97 @@ pub enum TableCommand {
     },
 }
 
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Address of gRPC and Flight; port 0 takes a free one. The address taken is printed.
+    #[arg(long, default_value = "127.0.0.1:7373")]
+    pub listen: String,
+    /// Address of `/livez`, `/readyz` and `/metrics`; not served when absent.
+    #[arg(long)]
+    pub http_listen: Option<String>,
+    /// Listen where other machines can reach it, although nothing is encrypted and nobody is asked who they are.
+    #[arg(long)]
+    pub insecure: bool,
+    /// Directory that keeps the history of batches; without it the history ends with the process.
+    #[arg(long, env = "TRIBUTARY_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Time that running batches have to finish when the server is told to stop.
+    #[arg(long, default_value = "30s", value_parser = parse_span)]
+    pub drain: Span,
+}
+
+/// Which server to ask.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Address of the server, `http://HOST:PORT`.
+    #[arg(long, env = "TRIBUTARY_SERVER", default_value = "http://127.0.0.1:7373")]
+    pub server: String,
+}
+
+/// What to do with the batches of a server.
+#[derive(Debug, Subcommand)]
+pub enum BatchesCommand {
+    /// List the newest batches, newest first.
+    List {
+        /// Which server to ask.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// Only batches of this pipeline.
+        #[arg(long)]
+        pipeline: Option<String>,
+        /// Batches to list at most.
+        #[arg(long, default_value_t = 20)]
+        limit: usize,
+        /// How they are printed.
+        #[arg(long, value_enum, default_value = "text")]
+        output: Output,
+    },
+    /// Show one batch.
+    Get {
+        /// Name of the batch, `<pipeline>/<request id>`.
+        name: String,
+        /// Which server to ask.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// How it is printed.
+        #[arg(long, value_enum, default_value = "text")]
+        output: Output,
+    },
+    /// Follow one batch to its end; exits as `run` does.
+    Watch {
+        /// Name of the batch, `<pipeline>/<request id>`.
+        name: String,
+        /// Which server to ask.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// How it is printed.
+        #[arg(long, value_enum, default_value = "text")]
+        output: Output,
+    },
+    /// Print or save the rows that a committed batch changed, fetched over Arrow Flight.
+    Pull(PullArgs),
+}
+
+/// Arguments of `batches pull`.
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// Name of the batch, `<pipeline>/<request id>`.
+    pub name: String,
+    /// Which server to ask.
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// File to write the rows to, as Arrow IPC: `rows.arrow`. Printed when absent.
+    #[arg(long)]
+    pub to: Option<PathBuf>,
+    /// Rows to print at most; all when absent.
+    #[arg(long, conflicts_with = "to")]
+    pub limit: Option<usize>,
+    /// How rows are printed.
+    #[arg(long, value_enum, default_value = "text")]
+    pub output: Output,
+}
+
 fn parse_span(text: &str) -> Result<Span, String> {
     text.parse()
 }
@@ -136,6 +260,9 @@ pub fn main(cli: Cli) -> ExitCode {
             Command::Run(args) => commands::run::run(args).await,
             Command::Plan(args) => commands::plan::plan(args).await,
             Command::Table(command) => commands::table::table(command).await,
+            Command::Serve(args) => commands::serve::serve(args).await,
+            Command::Batches(command) => commands::batches::batches(command).await,
+            Command::Bench(args) => commands::bench::bench(args).await,
         }
     });
     match result {

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The commands of the binary.
 
+pub mod batches;
+pub mod bench;
 pub mod plan;
 pub mod run;
+pub mod serve;
 pub mod table;
 
 use std::error::Error as StdError;
 use std::path::Path;
 use std::sync::Arc;
 
-use tributary_api::coordinator;
+use tributary_api::coordinator::{self, Coordinator};
 use tributary_hudi::SystemStores;
+use tributary_rpc::{CoordinatorClient, connect_lazily};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{SystemClock, SystemEntropy};
 
@@ -45,23 +49,58 @@ impl Failed {
 
 impl From<coordinator::Error> for Failed {
     fn from(error: coordinator::Error) -> Self {
-        Failed { message: error.failure().message, exit_code: error.outcome().exit_code() }
+        let mut message = error.failure().message;
+        // Only a coordinator in another process can fail to answer.
+        if matches!(error, coordinator::Error::Unreachable { .. }) {
+            message.push_str(
+                ". Is the server running? Start it with `tributary serve`, or correct --server; `tributary run` \
+                 without --server needs none",
+            );
+        }
+        Failed { message, exit_code: error.outcome().exit_code() }
     }
 }
 
-/// Loads a pipeline file; a wrong one is a rejection.
-pub(crate) fn load_pipeline(path: &Path) -> Result<Pipeline, Failed> {
-    pipeline_file::load(path).map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
+/// Loads a pipeline file; a wrong one is a rejection. For a server its paths are made absolute, since they must not
+/// depend on where either process was started.
+pub(crate) fn load_pipeline(path: &Path, server: Option<&str>) -> Result<Pipeline, Failed> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    pipeline_file::load(if server.is_some() { &absolute } else { path })
+        .map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
 }
 
 /// The roles, embedded, over the system's stores.
 pub(crate) fn roles(data: Option<&Path>) -> Result<Embedded, Failed> {
     let store = open_store(data).map_err(|e| Failed::new(&e, 1))?;
-    Ok(embed(
-        Arc::new(SystemStores::new()),
-        store,
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-        Settings::default(),
-    ))
+    Ok(embed(Arc::new(SystemStores::new()), store, Arc::new(SystemClock), Arc::new(SystemEntropy), Settings::default()))
+}
+
+/// The coordinator of a command: on `server`, or embedded.
+pub(crate) fn coordinator(server: Option<&str>, data: Option<&Path>) -> Result<Arc<dyn Coordinator>, Failed> {
+    match server {
+        Some(address) => connect(address),
+        None => Ok(roles(data)?.coordinator),
+    }
+}
+
+/// The coordinator at `address`. Connects with the first call.
+pub(crate) fn connect(address: &str) -> Result<Arc<dyn Coordinator>, Failed> {
+    let channel = connect_lazily(address).map_err(|e| Failed::new(&e, 2))?;
+    Ok(Arc::new(CoordinatorClient::new(channel, address)))
+}
+
+/// Waits until the process is asked to stop.
+pub(crate) async fn stop_signal() {
+    let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        Ok(terminate) => terminate,
+        // Without the signal only an interrupt stops the process.
+        Err(_) => {
+            let _ = tokio::signal::ctrl_c().await;
+            return;
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
 }

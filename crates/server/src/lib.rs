@@ -8,6 +8,9 @@ pub mod cli;
 pub mod commands;
 pub mod embedded;
 pub mod pipeline_file;
+pub mod serve;
 pub mod telemetry;
 
+mod gate;
+mod http;
 mod output;

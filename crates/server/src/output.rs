@@ -8,11 +8,12 @@ use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use tributary_api::coordinator::{BatchStatus, PlannedBatch, SourceStatus};
+use tributary_api::coordinator::{BatchStatus, Coordinator, PlannedBatch, SourceStatus};
 use tributary_hudi::{CommitMetadata, Instant};
-use tributary_types::{FLAT_KEY, FLAT_KEY_V2, Outcome, Stage, pipeline_of_key};
+use tributary_types::{BatchName, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, Stage, pipeline_of_key};
 
 use crate::cli::Output;
+use crate::commands::Failed;
 
 /// A progress bar on a terminal; nothing elsewhere.
 pub(crate) struct Progress {
@@ -63,7 +64,9 @@ impl Progress {
 #[derive(Serialize)]
 struct BatchJson<'a> {
     batch: String,
-    outcome: &'a str,
+    stage: &'a str,
+    /// Null while it runs.
+    outcome: Option<&'a str>,
     instant: Option<String>,
     completed: Option<String>,
     seq: Option<u64>,
@@ -115,7 +118,45 @@ fn source_json(source: &SourceStatus) -> SourceJson {
     }
 }
 
-/// Prints how a batch ended.
+/// Follows a batch to its end, showing how far it is.
+pub(crate) async fn follow(
+    coordinator: &dyn Coordinator,
+    name: &BatchName,
+    mut progress: Progress,
+) -> Result<BatchStatus, Failed> {
+    let mut watch = coordinator.watch_batch(name).await?;
+    loop {
+        let status = watch.borrow_and_update().clone();
+        progress.show(&status);
+        if status.outcome.is_some() {
+            progress.end();
+            return Ok(status);
+        }
+        if watch.changed().await.is_err() {
+            let message = format!(
+                "batch `{name}` cannot be followed any more and its outcome is not known here; ask for it again by \
+                 its name, or run the request again with the same request id"
+            );
+            return Err(Failed { message, exit_code: Outcome::Unknown.exit_code() });
+        }
+    }
+}
+
+/// Prints batches, one a line.
+pub(crate) fn print_batches(batches: &[BatchStatus], output: Output) {
+    if output == Output::Json {
+        batches.iter().for_each(|status| print_json(&batch_json(status)));
+        return;
+    }
+    let widest = batches.iter().map(|status| status.name.as_str().len()).max().unwrap_or_default();
+    for status in batches {
+        let state = status.outcome.map_or_else(|| status.stage.as_str().to_lowercase(), |o| o.as_str().to_string());
+        let instant = status.instant.as_ref().map_or("-", InstantTime::as_str);
+        println!("{:widest$}  {state:<11}  {instant:<17}  {} rows", status.name.as_str(), status.written.rows);
+    }
+}
+
+/// Prints a batch: how it ended, or where it is.
 pub(crate) fn print_batch(status: &BatchStatus, output: Output) {
     match output {
         Output::Json => print_json(&batch_json(status)),
@@ -130,7 +171,8 @@ fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
     }
     BatchJson {
         batch: status.name.to_string(),
-        outcome: status.outcome.unwrap_or(Outcome::Failed).as_str(),
+        stage: status.stage.as_str(),
+        outcome: status.outcome.map(Outcome::as_str),
         instant: status.instant.as_ref().map(ToString::to_string),
         completed: status.completed.as_ref().map(ToString::to_string),
         seq: status.seq,
@@ -152,16 +194,18 @@ fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
 }
 
 fn print_batch_text(status: &BatchStatus) {
-    let outcome = status.outcome.unwrap_or(Outcome::Failed);
     println!("batch    {}", status.name);
-    println!("outcome  {}", outcome.as_str());
+    match status.outcome {
+        Some(outcome) => println!("outcome  {}", outcome.as_str()),
+        None => println!("running  {}", status.stage.as_str().to_lowercase()),
+    }
     if let Some(error) = &status.error {
         println!("error    {} [{}]", error.message, error.reason);
     }
     for source in &status.sources {
         print_source(source);
     }
-    if let (Outcome::Committed, Some(instant)) = (outcome, &status.instant) {
+    if let (Some(Outcome::Committed), Some(instant)) = (status.outcome, &status.instant) {
         let completed = status.completed.as_ref().map_or("-".to_string(), ToString::to_string);
         let seq = status.seq.map_or("-".to_string(), |seq| seq.to_string());
         println!("commit   {instant}, completed {completed}, sequence number {seq}");
@@ -332,7 +376,7 @@ pub(crate) fn print_rows(batches: &[RecordBatch], output: Output) -> Result<(), 
     writer.finish()
 }
 
-fn print_json(value: &impl Serialize) {
+pub(crate) fn print_json(value: &impl Serialize) {
     match serde_json::to_string(value) {
         Ok(text) => println!("{text}"),
         Err(error) => eprintln!("error: the result cannot be printed as JSON: {error}"),

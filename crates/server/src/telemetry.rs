@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Logs and metrics of the process.
 
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+
+/// Upper bounds of durations, in seconds: from one quick call to the longest batch.
+const SECONDS: [f64; 14] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Sends logs to standard error: `TRIBUTARY_LOG` filters them (default: warnings), JSON lines when `json` is set.
 pub fn init_logs(json: bool) {
@@ -9,4 +16,36 @@ pub fn init_logs(json: bool) {
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second initialisation, as in tests, keeps the first.
     let _ = if json { logs.json().try_init() } else { logs.try_init() };
+}
+
+/// Records metrics from now on; roles that are made later register theirs. `None` when another recorder is there
+/// already. Must be called in a runtime.
+pub fn record_metrics() -> Option<PrometheusHandle> {
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_string()), &SECONDS);
+    let handle = match builder.map_err(|e| e.to_string()).and_then(|b| b.install_recorder().map_err(|e| e.to_string()))
+    {
+        Ok(handle) => handle,
+        Err(error) => {
+            tracing::warn!(error, "metrics are not recorded");
+            return None;
+        }
+    };
+    let helps = [
+        tributary_checkpoint::metrics::HELP.as_slice(),
+        tributary_coordinator::metrics::HELP.as_slice(),
+        tributary_merge::metrics::HELP.as_slice(),
+        tributary_writer::metrics::HELP.as_slice(),
+    ];
+    for (name, help) in helps.into_iter().flatten() {
+        // The exporter keeps help texts by name, whatever the kind.
+        metrics::describe_counter!(*name, *help);
+    }
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Some(handle)
 }

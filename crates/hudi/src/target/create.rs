@@ -4,7 +4,7 @@
 use tributary_types::InstantTime;
 use tributary_types::pipeline::TableType;
 
-use crate::config::{PROPERTIES, table_checksum};
+use crate::config::{PROPERTIES, PROPERTIES_BACKUP, table_checksum};
 use crate::error::Result;
 use crate::properties::format_property;
 use crate::storage::{PutNew, Storage};
@@ -39,6 +39,15 @@ pub struct NewTable {
 pub async fn create_table(storage: &Storage, table: &NewTable, now: &InstantTime) -> Result<PutNew> {
     super::metadata::create(storage, &table.name, table.version, now).await?;
     storage.put_new(PROPERTIES, properties(table).into_bytes()).await
+}
+
+/// Describes a table anew that never had a commit, by the update protocol of Hudi: a backup that readers fall back to,
+/// the new properties, then the backup goes.
+pub async fn replace_untouched(storage: &Storage, table: &NewTable) -> Result<()> {
+    let old = storage.read(PROPERTIES).await?;
+    storage.put(PROPERTIES_BACKUP, old).await?;
+    storage.put(PROPERTIES, properties(table).into_bytes()).await?;
+    storage.delete(PROPERTIES_BACKUP).await
 }
 
 impl NewTable {

@@ -53,6 +53,13 @@ pub async fn list_markers(storage: &Storage, instant: &InstantTime) -> Result<Ve
     Ok(markers)
 }
 
+/// Instants that have markers, live or dead.
+pub async fn marked_instants(storage: &Storage) -> Result<Vec<InstantTime>> {
+    let (_, directories) = storage.list_level(TEMP).await?;
+    let names = directories.iter().filter_map(|path| path.rsplit('/').next());
+    Ok(names.filter_map(|name| name.parse().ok()).collect())
+}
+
 /// Removes the markers of an instant that is over.
 pub async fn delete_markers(storage: &Storage, instant: &InstantTime) -> Result<()> {
     let listed = storage.list(&format!("{TEMP}/{instant}")).await?;

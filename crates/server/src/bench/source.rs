@@ -57,6 +57,29 @@ impl SourceTable {
         Ok(SourceTable { storage, writer, clock, schema, table })
     }
 
+    /// Opens a table that [`SourceTable::create`] made.
+    pub async fn open(
+        stores: &dyn Stores,
+        writer: Arc<dyn Writer>,
+        clock: Arc<dyn Clock>,
+        url: &str,
+        schema: SchemaRef,
+    ) -> Result<Self, BuildError> {
+        let storage = stores.open(url)?;
+        let config = TableConfig::load(&storage).await?;
+        let table = NewTable {
+            name: config.name.clone(),
+            table_type: config.table_type,
+            version: config.version,
+            record_key: config.record_key(),
+            partition_by: config.partition_by(),
+            ordering: config.ordering(),
+            hive_style: config.hive_style(),
+            url_encode: config.url_encode(),
+        };
+        Ok(SourceTable { storage, writer, clock, schema, table })
+    }
+
     /// Upserts rows in one commit.
     pub async fn upsert(&self, rows: Vec<RecordBatch>) -> Result<InstantFact, BuildError> {
         self.commit(rows, Operation::Upsert).await
@@ -74,7 +97,8 @@ impl SourceTable {
         let request = self.stage_request(&instant, operation, slices);
         let stream: RowStream = futures::stream::iter(rows.into_iter().map(Ok::<_, RowError>)).boxed();
         let staged = self.writer.stage(request, stream).await?;
-        let changes: Vec<FileChange> = staged.files.iter().map(|file| change(&file.path, &file.partition, file.bytes)).collect();
+        let changes: Vec<FileChange> =
+            staged.files.iter().map(|file| change(&file.path, &file.partition, file.bytes)).collect();
         let delta = instant.successor();
         write_delta(&self.storage, &instant, &delta, &changes).await?;
         let mut metadata = CommitMetadata { operation: operation.as_str().to_string(), ..CommitMetadata::default() };

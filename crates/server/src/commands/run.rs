@@ -8,7 +8,7 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{Clock, Entropy, Outcome, RequestId, Retry, SystemClock, SystemEntropy};
 
 use crate::cli::{Output, RunArgs};
-use crate::commands::{Failed, load_pipeline, roles};
+use crate::commands::{self, Failed, load_pipeline, stop_signal};
 use crate::output::{self, Progress};
 
 /// Longest pause after failures.
@@ -16,13 +16,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Runs the command; answers the exit code.
 pub async fn run(args: RunArgs) -> Result<u8, Failed> {
-    let pipeline = load_pipeline(&args.pipeline)?;
+    let pipeline = load_pipeline(&args.pipeline, args.server.as_deref())?;
     let request = match &args.request_id {
         Some(id) => RequestId::new(id.clone()).map_err(|e| Failed { message: e.to_string(), exit_code: 2 })?,
         None => new_request_id()?,
     };
-    let roles = roles(args.data_dir.as_deref())?;
-    let coordinator = roles.coordinator.as_ref();
+    let coordinator = commands::coordinator(args.server.as_deref(), args.data_dir.as_deref())?;
+    let coordinator = coordinator.as_ref();
     if !args.continuous {
         let ended = one_batch(coordinator, &pipeline, request, args.allow_empty, args.output).await?;
         return Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code());
@@ -87,20 +87,9 @@ async fn one_batch(
 ) -> Result<BatchStatus, Failed> {
     let run = RunRequest { pipeline: pipeline.clone(), request, allow_empty };
     let started = coordinator.run_batch(run).await?;
-    let mut watch = coordinator.watch_batch(&started.name).await?;
-    let mut progress = Progress::new(output);
-    loop {
-        let status = watch.borrow_and_update().clone();
-        progress.show(&status);
-        if status.outcome.is_some() {
-            progress.end();
-            output::print_batch(&status, output);
-            return Ok(status);
-        }
-        if watch.changed().await.is_err() {
-            return Err(Failed { message: "the batch ended without an outcome".to_string(), exit_code: 1 });
-        }
-    }
+    let ended = output::follow(coordinator, &started.name, Progress::new(output)).await?;
+    output::print_batch(&ended, output);
+    Ok(ended)
 }
 
 /// A fresh id that carries the time, so that old ids can be told from unknown ones.
@@ -111,21 +100,6 @@ fn new_request_id() -> Result<RequestId, Failed> {
     let millis = SystemClock.now_millis().max(0) as u64;
     let id = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
     RequestId::new(id.to_string()).map_err(|e| Failed { message: e.to_string(), exit_code: 1 })
-}
-
-async fn stop_signal() {
-    let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        Ok(terminate) => terminate,
-        // Without the signal only an interrupt stops the process.
-        Err(_) => {
-            let _ = tokio::signal::ctrl_c().await;
-            return;
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The checkpoint role over gRPC.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+use tributary_api::checkpoint::{BatchRecord, Checkpoints, Error, Resolved};
+use tributary_types::{PipelineName, RequestId};
+
+use crate::convert::{
+    Malformed, count, record_from_proto, record_to_proto, required, resolved_from_proto, resolved_to_proto,
+};
+use crate::fault::{malformed, to_status};
+use crate::proto::checkpoint as proto;
+use crate::remote::Remote;
+use proto::checkpoint_service_client::CheckpointServiceClient;
+use proto::checkpoint_service_server::{CheckpointService, CheckpointServiceServer};
+
+/// Calls a checkpoint role in another process. All of its calls are safe to repeat, `record` included.
+#[derive(Clone)]
+pub struct CheckpointClient {
+    calls: CheckpointServiceClient<Channel>,
+    remote: Remote<Error>,
+}
+
+impl CheckpointClient {
+    /// A client over `channel`; `address` is what messages call the other side.
+    pub fn new(channel: Channel, address: impl Into<String>) -> Self {
+        CheckpointClient {
+            calls: CheckpointServiceClient::new(channel).max_decoding_message_size(crate::MESSAGE_LIMIT),
+            remote: Remote::new(address),
+        }
+    }
+}
+
+#[async_trait]
+impl Checkpoints for CheckpointClient {
+    async fn resolve(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error> {
+        const DOING: &str = "finding the cursors";
+        let request = proto::ResolveRequest { pipeline: pipeline.to_string(), target: target.to_string() };
+        let resolved = self.calls.clone().resolve(request).await.map_err(self.remote.failed(DOING))?;
+        resolved_from_proto(pipeline, resolved.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
+
+    async fn record(&self, record: BatchRecord) -> Result<(), Error> {
+        const DOING: &str = "keeping a record";
+        let request = proto::RecordRequest { record: Some(record_to_proto(&record)) };
+        self.calls.clone().record(request).await.map_err(self.remote.failed(DOING))?;
+        Ok(())
+    }
+
+    async fn history(&self, pipeline: &PipelineName, limit: usize) -> Result<Vec<BatchRecord>, Error> {
+        const DOING: &str = "reading the history";
+        let request = proto::ListRecordsRequest { pipeline: pipeline.to_string(), limit: limit as u64 };
+        let found = self.calls.clone().list_records(request).await.map_err(self.remote.failed(DOING))?;
+        let records = found.into_inner().records.into_iter().map(record_from_proto);
+        records.collect::<Result<_, _>>().map_err(self.remote.unreadable(DOING))
+    }
+
+    async fn find_request(&self, pipeline: &PipelineName, request: &RequestId) -> Result<Option<BatchRecord>, Error> {
+        const DOING: &str = "looking for a request";
+        let request = proto::FindRequestRequest { pipeline: pipeline.to_string(), request_id: request.to_string() };
+        let found = self.calls.clone().find_request(request).await.map_err(self.remote.failed(DOING))?;
+        found.into_inner().record.map(record_from_proto).transpose().map_err(self.remote.unreadable(DOING))
+    }
+}
+
+/// Serves a checkpoint role to [`CheckpointClient`]s.
+pub struct CheckpointServer {
+    checkpoints: Arc<dyn Checkpoints>,
+}
+
+impl CheckpointServer {
+    /// The service to add to a server.
+    pub fn new(checkpoints: Arc<dyn Checkpoints>) -> CheckpointServiceServer<Self> {
+        CheckpointServiceServer::new(CheckpointServer { checkpoints }).max_decoding_message_size(crate::MESSAGE_LIMIT)
+    }
+}
+
+fn pipeline_name(name: String) -> Result<PipelineName, Status> {
+    PipelineName::new(name).map_err(|e| malformed(Malformed::new("pipeline", e)))
+}
+
+#[async_trait]
+impl CheckpointService for CheckpointServer {
+    async fn resolve(
+        &self,
+        request: Request<proto::ResolveRequest>,
+    ) -> Result<Response<proto::ResolveResponse>, Status> {
+        let request = request.into_inner();
+        let pipeline = pipeline_name(request.pipeline)?;
+        let resolved = self.checkpoints.resolve(&pipeline, &request.target).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(resolved_to_proto(&resolved)))
+    }
+
+    async fn record(&self, request: Request<proto::RecordRequest>) -> Result<Response<proto::RecordResponse>, Status> {
+        let record = required(request.into_inner().record, "record").map_err(malformed)?;
+        let record = record_from_proto(record).map_err(|e| malformed(e.within("record")))?;
+        self.checkpoints.record(record).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(proto::RecordResponse {}))
+    }
+
+    async fn list_records(
+        &self,
+        request: Request<proto::ListRecordsRequest>,
+    ) -> Result<Response<proto::ListRecordsResponse>, Status> {
+        let request = request.into_inner();
+        let pipeline = pipeline_name(request.pipeline)?;
+        let found = self.checkpoints.history(&pipeline, count(request.limit)).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(proto::ListRecordsResponse { records: found.iter().map(record_to_proto).collect() }))
+    }
+
+    async fn find_request(
+        &self,
+        request: Request<proto::FindRequestRequest>,
+    ) -> Result<Response<proto::FindRequestResponse>, Status> {
+        let request = request.into_inner();
+        let pipeline = pipeline_name(request.pipeline)?;
+        let id = RequestId::new(request.request_id).map_err(|e| malformed(Malformed::new("request_id", e)))?;
+        let found = self.checkpoints.find_request(&pipeline, &id).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(proto::FindRequestResponse { record: found.as_ref().map(record_to_proto) }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

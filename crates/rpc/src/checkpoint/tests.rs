@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One suite of behaviour, passed by a checkpoint role called directly and by the same one behind gRPC.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use tonic::service::Routes;
+use tributary_api::checkpoint::CursorCommit;
+use tributary_types::{Checkpoint, CheckpointError, Fault, Outcome, Retry, SourceCheckpoint, SourceName, Window};
+
+use super::*;
+use crate::testing::{behaviours, connect};
+
+#[derive(Default)]
+struct Memory {
+    records: Mutex<Vec<BatchRecord>>,
+}
+
+fn direct() -> Arc<dyn Checkpoints> {
+    Arc::new(Memory::default())
+}
+
+fn remote() -> Arc<dyn Checkpoints> {
+    Arc::new(CheckpointClient::new(connect(Routes::new(CheckpointServer::new(direct()))), "http://in-memory"))
+}
+
+fn pipeline(name: &str) -> PipelineName {
+    PipelineName::new(name).unwrap()
+}
+
+fn resolved() -> Resolved {
+    let cursor = "completed:20250606182826197".parse().unwrap();
+    let mut checkpoint = Checkpoint::first("binding".to_string());
+    checkpoint.seq = 7;
+    checkpoint.sources = BTreeMap::from([(
+        SourceName::new("db.orders").unwrap(),
+        SourceCheckpoint {
+            kind: "hudi".to_string(),
+            cursor: Some(cursor),
+            window: None,
+            as_of: None,
+            fingerprint: "f".to_string(),
+            recent: vec!["20250606182826197".parse().unwrap()],
+        },
+    )]);
+    let instant = "20250606182826197".parse().unwrap();
+    Resolved {
+        newest: Some(CursorCommit { instant, completed: None, checkpoint }),
+        shared_target: true,
+        next_epoch: 9,
+        repaired: Some("the cache".to_string()),
+    }
+}
+
+fn record(pipeline_name: &str, id: &str) -> BatchRecord {
+    let window = Window {
+        begin: Some("requested:20250606182826".parse().unwrap()),
+        end: "requested:20250606182827".parse().unwrap(),
+    };
+    BatchRecord {
+        name: format!("{pipeline_name}/{id}"),
+        pipeline: pipeline(pipeline_name),
+        request: RequestId::new(id).unwrap(),
+        outcome: Outcome::Unknown,
+        instant: Some("20250606182826197".parse().unwrap()),
+        completed: None,
+        windows: vec![("a".to_string(), window)],
+        rows: 3,
+        started_millis: 1_749_234_506_197,
+        took_millis: 61_001,
+        error: Some("somebody".to_string()),
+    }
+}
+
+#[async_trait]
+impl Checkpoints for Memory {
+    async fn resolve(&self, name: &PipelineName, target: &str) -> Result<Resolved, Error> {
+        match target {
+            "/new" => Ok(Resolved { newest: None, shared_target: false, next_epoch: 1, repaired: None }),
+            "/bad" => Err(Error::Checkpoint(CheckpointError::Malformed {
+                pipeline: name.clone(),
+                instant: "20250606182826197".parse().unwrap(),
+                detail: "x".to_string(),
+            })),
+            _ => Ok(resolved()),
+        }
+    }
+
+    async fn record(&self, record: BatchRecord) -> Result<(), Error> {
+        self.records.lock().unwrap().insert(0, record);
+        Ok(())
+    }
+
+    async fn history(&self, pipeline: &PipelineName, limit: usize) -> Result<Vec<BatchRecord>, Error> {
+        let records = self.records.lock().unwrap();
+        Ok(records.iter().filter(|record| &record.pipeline == pipeline).take(limit).cloned().collect())
+    }
+
+    async fn find_request(&self, pipeline: &PipelineName, request: &RequestId) -> Result<Option<BatchRecord>, Error> {
+        let records = self.records.lock().unwrap();
+        Ok(records.iter().find(|record| &record.pipeline == pipeline && &record.request == request).cloned())
+    }
+}
+
+behaviours! {
+    cursors_are_found_whole,
+    a_pipeline_that_never_committed_has_none,
+    malformed_cursors_are_an_error_of_their_kind,
+    records_are_kept_and_found,
+}
+
+async fn cursors_are_found_whole(role: Arc<dyn Checkpoints>) {
+    assert_eq!(role.resolve(&pipeline("p"), "/t").await.unwrap(), resolved());
+}
+
+async fn a_pipeline_that_never_committed_has_none(role: Arc<dyn Checkpoints>) {
+    let found = role.resolve(&pipeline("p"), "/new").await.unwrap();
+    assert_eq!((found.newest, found.repaired, found.next_epoch), (None, None, 1));
+}
+
+async fn malformed_cursors_are_an_error_of_their_kind(role: Arc<dyn Checkpoints>) {
+    let refused = role.resolve(&pipeline("p"), "/bad").await.unwrap_err();
+    assert!(matches!(&refused, Error::Checkpoint(CheckpointError::Malformed { .. })), "{refused:?}");
+}
+
+async fn records_are_kept_and_found(role: Arc<dyn Checkpoints>) {
+    for (name, id) in [("a", "1"), ("b", "1"), ("a", "2")] {
+        role.record(record(name, id)).await.unwrap();
+    }
+    assert_eq!(role.history(&pipeline("a"), 10).await.unwrap(), [record("a", "2"), record("a", "1")]);
+    assert_eq!(role.history(&pipeline("a"), 1).await.unwrap(), [record("a", "2")]);
+    let (known, unknown) = (RequestId::new("1").unwrap(), RequestId::new("9").unwrap());
+    assert_eq!(role.find_request(&pipeline("b"), &known).await.unwrap(), Some(record("b", "1")));
+    assert_eq!(role.find_request(&pipeline("b"), &unknown).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_role_that_is_not_there_is_named_and_asking_again_is_safe() {
+    let client = CheckpointClient::new(crate::connect_lazily("http://127.0.0.1:1").unwrap(), "http://127.0.0.1:1");
+    let refused = client.resolve(&pipeline("p"), "/t").await.unwrap_err();
+    assert!(matches!(refused, Error::Unreachable { .. }) && refused.retry() == Retry::Again, "{refused:?}");
+    assert!(refused.to_string().contains("http://127.0.0.1:1"), "{refused}");
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Conversions between messages and the types of the roles. Everything that comes from outside is parsed here, once;
+//! what cannot be is [`Malformed`] and names the field.
+
+mod batch;
+mod checkpoint;
+mod common;
+mod enums;
+mod merge;
+mod pipeline;
+mod predicate;
+mod schema;
+mod timeline;
+mod writer;
+
+pub use batch::{batch_from_proto, batch_to_proto, plan_from_proto, plan_to_proto};
+pub use checkpoint::{record_from_proto, record_to_proto, resolved_from_proto, resolved_to_proto};
+pub use common::{
+    cursor_from_proto, cursor_to_proto, report_from_proto, report_to_proto, window_from_proto, window_to_proto,
+};
+pub use enums::WireEnum;
+pub use merge::{
+    bound_from_proto, bound_to_proto, check_from_proto, check_to_proto, checked_from_proto, checked_to_proto,
+    merge_from_proto, merge_to_proto, merged_from_proto, merged_to_proto,
+};
+pub use pipeline::{pipeline_from_proto, pipeline_to_proto};
+pub use predicate::{predicate_from_proto, predicate_to_proto};
+pub use schema::{schema_from_bytes, schema_to_bytes};
+pub use timeline::{
+    read_from_proto, read_to_proto, relation_from_proto, relation_to_proto, source_plan_from_proto,
+    source_plan_to_proto, table_from_proto, table_to_proto, window_request_from_proto, window_request_to_proto,
+};
+pub use writer::{stage_from_proto, stage_to_proto, staged_from_proto, staged_to_proto};
+
+pub(crate) use common::{count, instants, millis_from_proto, millis_to_proto, optional, required, text};
+pub(crate) use timeline::source_name;
+
+/// A message that is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}`: {what}")]
+pub struct Malformed {
+    /// The field, from the outermost message.
+    pub field: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl Malformed {
+    /// Something is wrong with `field`.
+    pub fn new(field: impl Into<String>, what: impl ToString) -> Self {
+        Malformed { field: field.into(), what: what.to_string() }
+    }
+
+    /// The same, seen from the message around.
+    #[must_use]
+    pub fn within(self, outer: &str) -> Self {
+        Malformed { field: format!("{outer}.{}", self.field), what: self.what }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

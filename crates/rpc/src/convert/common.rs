@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cursors, windows and figures, and the small steps of every conversion.
+
+use std::fmt::Display;
+
+use tributary_api::timeline::WindowReport;
+use tributary_types::{Cursor, InstantTime, Window};
+
+use super::Malformed;
+use crate::proto::common;
+
+/// A field that must be there.
+pub(crate) fn required<T>(value: Option<T>, field: &str) -> Result<T, Malformed> {
+    value.ok_or_else(|| Malformed::new(field, "is missing"))
+}
+
+/// A text that is empty when there is none.
+pub(crate) fn text<T: Display>(value: Option<&T>) -> String {
+    value.map(ToString::to_string).unwrap_or_default()
+}
+
+/// Parses a text that is empty when there is none.
+pub(crate) fn optional<T: std::str::FromStr<Err: Display>>(text: &str, field: &str) -> Result<Option<T>, Malformed> {
+    match text {
+        "" => Ok(None),
+        given => given.parse().map(Some).map_err(|e| Malformed::new(field, e)),
+    }
+}
+
+/// A count of this machine's size; a greater one means "no limit" to every user of one.
+pub(crate) fn count(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// Parses instants.
+pub(crate) fn instants(texts: &[String], field: &str) -> Result<Vec<InstantTime>, Malformed> {
+    texts.iter().map(|instant| instant.parse().map_err(|e| Malformed::new(field, e))).collect()
+}
+
+/// Milliseconds since the epoch for the wire.
+pub(crate) fn millis_to_proto(millis: i64) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds: millis.div_euclid(1000), nanos: millis.rem_euclid(1000) as i32 * 1_000_000 }
+}
+
+/// Milliseconds since the epoch from the wire.
+pub(crate) fn millis_from_proto(time: prost_types::Timestamp) -> i64 {
+    time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos) / 1_000_000)
+}
+
+/// A cursor for the wire.
+pub fn cursor_to_proto(cursor: &Cursor) -> common::Cursor {
+    let clock = match cursor {
+        Cursor::Requested(_) => common::Clock::Requested,
+        Cursor::Completed(_) => common::Clock::Completed,
+    };
+    common::Cursor { clock: clock as i32, instant: cursor.instant().to_string() }
+}
+
+/// A cursor from the wire.
+pub fn cursor_from_proto(cursor: common::Cursor) -> Result<Cursor, Malformed> {
+    let instant: InstantTime = cursor.instant.parse().map_err(|e| Malformed::new("instant", e))?;
+    match common::Clock::try_from(cursor.clock) {
+        Ok(common::Clock::Requested) => Ok(Cursor::Requested(instant)),
+        Ok(common::Clock::Completed) => Ok(Cursor::Completed(instant)),
+        Ok(common::Clock::Unspecified) | Err(_) => Err(Malformed::new("clock", "neither requested nor completed")),
+    }
+}
+
+/// A window for the wire.
+pub fn window_to_proto(window: &Window) -> common::Window {
+    common::Window { begin: window.begin.as_ref().map(cursor_to_proto), end: Some(cursor_to_proto(&window.end)) }
+}
+
+/// A window from the wire.
+pub fn window_from_proto(window: common::Window) -> Result<Window, Malformed> {
+    let begin = window.begin.map(cursor_from_proto).transpose().map_err(|e| e.within("begin"))?;
+    let end = cursor_from_proto(required(window.end, "end")?).map_err(|e| e.within("end"))?;
+    Ok(Window { begin, end })
+}
+
+/// Figures for the wire.
+pub fn report_to_proto(report: &WindowReport) -> common::WindowReport {
+    common::WindowReport {
+        instants: report.instants as u64,
+        files: report.files as u64,
+        bytes: report.bytes,
+        oldest_pending: text(report.oldest_pending.as_ref()),
+        lag_instants: report.lag_instants as u64,
+        lag_seconds: report.lag_seconds,
+        headroom_instants: report.headroom_instants as u64,
+        late_delivered: report.late_delivered.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Figures from the wire.
+pub fn report_from_proto(report: common::WindowReport) -> Result<WindowReport, Malformed> {
+    Ok(WindowReport {
+        instants: count(report.instants),
+        files: count(report.files),
+        bytes: report.bytes,
+        oldest_pending: optional(&report.oldest_pending, "oldest_pending")?,
+        lag_instants: count(report.lag_instants),
+        lag_seconds: report.lag_seconds,
+        headroom_instants: count(report.headroom_instants),
+        late_delivered: instants(&report.late_delivered, "late_delivered")?,
+    })
+}

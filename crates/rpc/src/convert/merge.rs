@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Merges.
+
+use std::time::Duration;
+
+use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeRequest, MergeSource, Merged};
+use tributary_types::MemoryBudget;
+
+use super::timeline::{optional_relation, source_name, views_from_proto, views_to_proto};
+use super::{
+    Malformed, count, relation_to_proto, required, schema_from_bytes, schema_to_bytes, stage_from_proto,
+    stage_to_proto, staged_from_proto, staged_to_proto,
+};
+use crate::proto::merge as proto;
+
+/// What a source is bound to, for the wire.
+pub fn bound_to_proto(bound: &Bound) -> proto::Bound {
+    proto::Bound {
+        source: bound.source.to_string(),
+        views: Some(views_to_proto(bound.views)),
+        by_position: bound.by_position,
+    }
+}
+
+/// What a source is bound to, from the wire.
+pub fn bound_from_proto(bound: proto::Bound) -> Result<Bound, Malformed> {
+    Ok(Bound {
+        source: source_name(bound.source)?,
+        views: views_from_proto(bound.views),
+        by_position: bound.by_position,
+    })
+}
+
+/// A check for the wire.
+pub fn check_to_proto(request: &CheckRequest) -> proto::CheckRequest {
+    let sources = request.sources.iter();
+    proto::CheckRequest {
+        sql: request.sql.clone(),
+        sources: sources
+            .map(|(source, schema)| proto::SourceSchema { source: source.to_string(), schema: schema_to_bytes(schema) })
+            .collect(),
+        limits: Some(limits_to_proto(&request.limits)),
+    }
+}
+
+/// A check from the wire.
+pub fn check_from_proto(request: proto::CheckRequest) -> Result<CheckRequest, Malformed> {
+    let mut sources = Vec::with_capacity(request.sources.len());
+    for source in request.sources {
+        sources.push((source_name(source.source)?, schema_from_bytes(source.schema, "sources.schema")?));
+    }
+    Ok(CheckRequest { sql: request.sql, sources, limits: limits_from_proto(request.limits)? })
+}
+
+/// A planned SQL for the wire.
+pub fn checked_to_proto(checked: &Checked) -> proto::CheckResponse {
+    proto::CheckResponse {
+        schema: schema_to_bytes(&checked.schema),
+        logical_plan: checked.logical_plan.clone(),
+        physical_plan: checked.physical_plan.clone(),
+    }
+}
+
+/// A planned SQL from the wire.
+pub fn checked_from_proto(checked: proto::CheckResponse) -> Result<Checked, Malformed> {
+    Ok(Checked {
+        schema: schema_from_bytes(checked.schema, "schema")?,
+        logical_plan: checked.logical_plan,
+        physical_plan: checked.physical_plan,
+    })
+}
+
+/// A merge for the wire.
+pub fn merge_to_proto(request: &MergeRequest) -> proto::RunRequest {
+    let source = |source: &MergeSource| proto::Source {
+        source: source.source.to_string(),
+        schema: schema_to_bytes(&source.schema),
+        changed: source.changed.as_ref().map(relation_to_proto),
+        at_end: source.at_end.as_ref().map(relation_to_proto),
+        at_begin: source.at_begin.as_ref().map(relation_to_proto),
+    };
+    proto::RunRequest {
+        sql: request.sql.clone(),
+        sources: request.sources.iter().map(source).collect(),
+        stage: Some(stage_to_proto(&request.stage)),
+        limits: Some(limits_to_proto(&request.limits)),
+    }
+}
+
+/// A merge from the wire, with one fresh budget for the query and the writer.
+pub fn merge_from_proto(request: proto::RunRequest) -> Result<MergeRequest, Malformed> {
+    let mut sources = Vec::with_capacity(request.sources.len());
+    for (position, source) in request.sources.into_iter().enumerate() {
+        sources.push(source_from_proto(source).map_err(|e| e.within(&format!("sources[{position}]")))?);
+    }
+    let limits = limits_from_proto(request.limits)?;
+    let mut stage = stage_from_proto(required(request.stage, "stage")?).map_err(|e| e.within("stage"))?;
+    stage.budget = limits.budget.clone();
+    Ok(MergeRequest { sql: request.sql, sources, stage, limits })
+}
+
+fn source_from_proto(source: proto::Source) -> Result<MergeSource, Malformed> {
+    Ok(MergeSource {
+        source: source_name(source.source)?,
+        schema: schema_from_bytes(source.schema, "schema")?,
+        changed: optional_relation(source.changed, "changed")?,
+        at_end: optional_relation(source.at_end, "at_end")?,
+        at_begin: optional_relation(source.at_begin, "at_begin")?,
+    })
+}
+
+fn limits_to_proto(limits: &MergeLimits) -> proto::Limits {
+    proto::Limits {
+        memory_bytes: limits.budget.limit() as u64,
+        spill_bytes: limits.spill_bytes,
+        timeout: prost_types::Duration::try_from(limits.timeout).ok(),
+        parallelism: u32::try_from(limits.parallelism).unwrap_or(u32::MAX),
+    }
+}
+
+fn limits_from_proto(limits: Option<proto::Limits>) -> Result<MergeLimits, Malformed> {
+    let limits = required(limits, "limits")?;
+    let timeout = required(limits.timeout, "limits.timeout")?;
+    Ok(MergeLimits {
+        budget: MemoryBudget::new(count(limits.memory_bytes)),
+        spill_bytes: limits.spill_bytes,
+        timeout: Duration::try_from(timeout).map_err(|e| Malformed::new("limits.timeout", e))?,
+        parallelism: (limits.parallelism as usize).max(1),
+    })
+}
+
+/// A finished merge for the wire.
+pub fn merged_to_proto(merged: &Merged, peak_memory: usize) -> proto::RunResponse {
+    let rows_read = merged.rows_read.iter();
+    proto::RunResponse {
+        staged: Some(staged_to_proto(&merged.staged)),
+        rows_read: rows_read
+            .map(|(source, rows)| proto::RowsRead { source: source.to_string(), rows: *rows })
+            .collect(),
+        spilled_bytes: merged.spilled_bytes,
+        peak_memory_bytes: peak_memory as u64,
+    }
+}
+
+/// A finished merge from the wire.
+pub fn merged_from_proto(merged: proto::RunResponse) -> Result<Merged, Malformed> {
+    let mut rows_read = Vec::with_capacity(merged.rows_read.len());
+    for read in merged.rows_read {
+        rows_read.push((source_name(read.source)?, read.rows));
+    }
+    let staged = required(merged.staged, "staged")?;
+    Ok(Merged {
+        staged: staged_from_proto(staged).map_err(|e| e.within("staged"))?,
+        rows_read,
+        spilled_bytes: merged.spilled_bytes,
+    })
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pipelines.
+
+use std::time::Duration;
+
+use tributary_types::pipeline::{ByteSize, Limits, Pipeline, Source, Span, Start, Target, Transform};
+use tributary_types::{PipelineName, SourceName};
+
+use super::{Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, required};
+use crate::proto::coordinator as proto;
+
+/// What absent fields mean; the same as in a pipeline file.
+const DEFAULT_NUM_INSTANTS: u64 = 5;
+const DEFAULT_TABLE_VERSION: u32 = 9;
+const DEFAULT_HIVE_STYLE: bool = true;
+
+/// A pipeline for the wire.
+pub fn pipeline_to_proto(pipeline: &Pipeline) -> proto::Pipeline {
+    proto::Pipeline {
+        name: pipeline.name.to_string(),
+        consistency: pipeline.consistency.to_wire(),
+        accept_binding_change: pipeline.accept_binding_change,
+        sources: pipeline.sources.iter().map(source_to_proto).collect(),
+        transforms: pipeline
+            .transforms
+            .iter()
+            .map(|step| proto::Transform { sql: step.sql.clone(), sql_file: step.sql_file.clone() })
+            .collect(),
+        target: Some(target_to_proto(&pipeline.target)),
+        limits: Some(proto::Limits {
+            memory_bytes: Some(pipeline.limits.memory.0),
+            spill_bytes: Some(pipeline.limits.spill.0),
+            timeout: prost_types::Duration::try_from(pipeline.limits.timeout.0).ok(),
+        }),
+    }
+}
+
+/// A pipeline from the wire.
+pub fn pipeline_from_proto(pipeline: proto::Pipeline) -> Result<Pipeline, Malformed> {
+    let mut sources = Vec::with_capacity(pipeline.sources.len());
+    for (position, source) in pipeline.sources.into_iter().enumerate() {
+        sources.push(source_from_proto(source).map_err(|e| e.within(&format!("sources[{position}]")))?);
+    }
+    Ok(Pipeline {
+        name: PipelineName::new(pipeline.name).map_err(|e| Malformed::new("name", e))?,
+        consistency: WireEnum::from_wire(pipeline.consistency)?,
+        accept_binding_change: pipeline.accept_binding_change,
+        sources,
+        transforms: pipeline
+            .transforms
+            .into_iter()
+            .map(|step| Transform { sql: step.sql, sql_file: step.sql_file })
+            .collect(),
+        target: target_from_proto(required(pipeline.target, "target")?).map_err(|e| e.within("target"))?,
+        limits: limits_from_proto(pipeline.limits.unwrap_or_default()).map_err(|e| e.within("limits"))?,
+    })
+}
+
+fn source_to_proto(source: &Source) -> proto::Source {
+    proto::Source {
+        name: source.name.to_string(),
+        kind: source.kind.to_wire(),
+        path: source.path.clone(),
+        read: source.read.to_wire(),
+        start: source.start.as_ref().map(start_to_proto),
+        num_instants: Some(source.num_instants as u64),
+        on_stale: source.on_stale.to_wire(),
+        on_late_instant: source.on_late_instant.to_wire(),
+        meta_columns: source.meta_columns,
+        unused: source.unused.to_wire(),
+    }
+}
+
+fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
+    Ok(Source {
+        name: SourceName::new(source.name).map_err(|e| Malformed::new("name", e))?,
+        kind: WireEnum::from_wire(source.kind)?,
+        path: source.path,
+        read: WireEnum::from_wire(source.read)?,
+        start: source.start.map(start_from_proto).transpose().map_err(|e| e.within("start"))?,
+        num_instants: count(source.num_instants.unwrap_or(DEFAULT_NUM_INSTANTS)),
+        on_stale: WireEnum::from_wire(source.on_stale)?,
+        on_late_instant: WireEnum::from_wire(source.on_late_instant)?,
+        meta_columns: source.meta_columns,
+        unused: WireEnum::from_wire(source.unused)?,
+    })
+}
+
+fn start_to_proto(start: &Start) -> proto::Start {
+    let policy = |policy: proto::StartPolicy| proto::start::At::Policy(policy as i32);
+    let at = match start {
+        Start::Latest => policy(proto::StartPolicy::Latest),
+        Start::Earliest => policy(proto::StartPolicy::Earliest),
+        Start::Snapshot => policy(proto::StartPolicy::Snapshot),
+        Start::Fail => policy(proto::StartPolicy::Fail),
+        Start::At(cursor) => proto::start::At::After(cursor_to_proto(cursor)),
+    };
+    proto::Start { at: Some(at) }
+}
+
+fn start_from_proto(start: proto::Start) -> Result<Start, Malformed> {
+    match required(start.at, "at")? {
+        proto::start::At::After(cursor) => Ok(Start::At(cursor_from_proto(cursor).map_err(|e| e.within("after"))?)),
+        proto::start::At::Policy(number) => match proto::StartPolicy::try_from(number) {
+            Ok(proto::StartPolicy::Latest) => Ok(Start::Latest),
+            Ok(proto::StartPolicy::Earliest) => Ok(Start::Earliest),
+            Ok(proto::StartPolicy::Snapshot) => Ok(Start::Snapshot),
+            Ok(proto::StartPolicy::Fail) => Ok(Start::Fail),
+            Ok(proto::StartPolicy::Unspecified) | Err(_) => Err(Malformed::new("policy", "is no policy known here")),
+        },
+    }
+}
+
+fn target_to_proto(target: &Target) -> proto::Target {
+    proto::Target {
+        path: target.path.clone(),
+        table_name: target.table_name.clone(),
+        table_type: target.table_type.to_wire(),
+        table_version: Some(target.table_version),
+        record_key: target.record_key.clone(),
+        partition_by: target.partition_by.clone(),
+        ordering: target.ordering.clone(),
+        operation: target.operation.to_wire(),
+        writers: target.writers.to_wire(),
+        on_null_key: target.on_null_key.to_wire(),
+        hive_style: Some(target.hive_style),
+    }
+}
+
+fn target_from_proto(target: proto::Target) -> Result<Target, Malformed> {
+    Ok(Target {
+        path: target.path,
+        table_name: target.table_name,
+        table_type: WireEnum::from_wire(target.table_type)?,
+        table_version: target.table_version.unwrap_or(DEFAULT_TABLE_VERSION),
+        record_key: target.record_key,
+        partition_by: target.partition_by,
+        ordering: target.ordering,
+        operation: WireEnum::from_wire(target.operation)?,
+        writers: WireEnum::from_wire(target.writers)?,
+        on_null_key: WireEnum::from_wire(target.on_null_key)?,
+        hive_style: target.hive_style.unwrap_or(DEFAULT_HIVE_STYLE),
+    })
+}
+
+fn limits_from_proto(limits: proto::Limits) -> Result<Limits, Malformed> {
+    let defaults = Limits::default();
+    let timeout = match limits.timeout {
+        Some(timeout) => Span(Duration::try_from(timeout).map_err(|e| Malformed::new("timeout", e))?),
+        None => defaults.timeout,
+    };
+    Ok(Limits {
+        memory: limits.memory_bytes.map_or(defaults.memory, ByteSize),
+        spill: limits.spill_bytes.map_or(defaults.spill, ByteSize),
+        timeout,
+    })
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatus, Written};
+use tributary_api::predicate::Op;
+use tributary_api::timeline::WindowReport;
+use tributary_types::pipeline::{
+    ByteSize, Consistency, Limits, OnLate, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Source,
+    SourceKind, Span, Start, TableType, Target, Transform, Writers,
+};
+use tributary_types::{
+    BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
+};
+
+use super::*;
+use crate::proto::coordinator as proto;
+
+fn crosses<E: WireEnum + PartialEq + Debug>() {
+    for value in E::ALL {
+        assert_ne!(value.to_wire(), 0, "{value:?} is sent as unspecified");
+        assert_eq!(E::from_wire(value.to_wire()).as_ref(), Ok(value));
+    }
+    assert!(E::from_wire(999).unwrap_err().to_string().contains("999"));
+}
+
+#[test]
+fn every_value_of_every_enum_crosses() {
+    crosses::<Outcome>();
+    crosses::<Stage>();
+    crosses::<Code>();
+    crosses::<Retry>();
+    crosses::<OnLate>();
+    crosses::<TableType>();
+    crosses::<Operation>();
+    crosses::<OnNullKey>();
+    crosses::<Consistency>();
+    crosses::<SourceKind>();
+    crosses::<ReadMode>();
+    crosses::<OnStale>();
+    crosses::<OnUnused>();
+    crosses::<Writers>();
+    crosses::<Zone>();
+    crosses::<Op>();
+}
+
+#[test]
+fn an_unspecified_value_is_the_default_where_there_is_one_and_refused_where_not() {
+    assert_eq!(Operation::from_wire(0), Ok(Operation::Upsert));
+    assert!(Stage::from_wire(0).is_err());
+}
+
+fn cursor(text: &str) -> Cursor {
+    text.parse().unwrap()
+}
+
+fn source(name: &str, start: Option<Start>) -> Source {
+    Source {
+        name: SourceName::new(name).unwrap(),
+        kind: SourceKind::Hudi,
+        path: format!("/lake/{name}"),
+        read: ReadMode::Snapshot,
+        start,
+        num_instants: usize::MAX,
+        on_stale: OnStale::Fail,
+        on_late_instant: OnLate::Deliver,
+        meta_columns: true,
+        unused: OnUnused::Allow,
+    }
+}
+
+pub(crate) fn pipeline() -> Pipeline {
+    let starts = [
+        None,
+        Some(Start::Latest),
+        Some(Start::Earliest),
+        Some(Start::Snapshot),
+        Some(Start::Fail),
+        Some(Start::At(cursor("completed:20250606182826197"))),
+        Some(Start::At(cursor("requested:20250606182826"))),
+    ];
+    let sources = starts.into_iter().enumerate().map(|(n, start)| source(&format!("db.s{n}"), start)).collect();
+    Pipeline {
+        name: PipelineName::new("p").unwrap(),
+        consistency: Consistency::Aligned,
+        accept_binding_change: true,
+        sources,
+        transforms: vec![
+            Transform { sql: Some("SELECT 1".to_string()), sql_file: None },
+            Transform { sql: None, sql_file: Some("merge.sql".to_string()) },
+        ],
+        target: Target {
+            path: "/lake/t".to_string(),
+            table_name: "t".to_string(),
+            table_type: TableType::MergeOnRead,
+            table_version: 8,
+            record_key: vec!["a".to_string(), "b".to_string()],
+            partition_by: vec!["day".to_string()],
+            ordering: vec!["ts".to_string()],
+            operation: Operation::BulkInsert,
+            writers: Writers::Exclusive,
+            on_null_key: OnNullKey::Drop,
+            hive_style: false,
+        },
+        limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },
+    }
+}
+
+#[test]
+fn a_pipeline_arrives_as_it_was_sent() {
+    assert_eq!(pipeline_from_proto(pipeline_to_proto(&pipeline())), Ok(pipeline()));
+}
+
+#[test]
+fn what_a_client_leaves_out_of_a_pipeline_has_the_defaults_of_a_pipeline_file() {
+    let sent = proto::Pipeline {
+        name: "p".to_string(),
+        sources: vec![proto::Source { name: "s".to_string(), path: "/s".to_string(), ..Default::default() }],
+        target: Some(proto::Target {
+            path: "/t".to_string(),
+            table_name: "t".to_string(),
+            record_key: vec!["id".to_string()],
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let arrived = pipeline_from_proto(sent).unwrap();
+    assert_eq!(arrived.validate(), Vec::<String>::new());
+    assert_eq!(arrived.sources[0].num_instants, 5);
+    assert_eq!(arrived.sources[0].start, None);
+    assert_eq!((arrived.target.table_version, arrived.target.hive_style), (9, true));
+    assert_eq!(arrived.limits, Limits::default());
+}
+
+#[test]
+fn a_malformed_pipeline_is_refused_with_the_path_of_the_field() {
+    let mut sent = pipeline_to_proto(&pipeline());
+    sent.sources[6].start.as_mut().unwrap().at =
+        Some(proto::start::At::After(crate::proto::common::Cursor { clock: 2, instant: "x".to_string() }));
+    let refused = pipeline_from_proto(sent).unwrap_err().to_string();
+    assert!(refused.starts_with("`sources[6].start.after.instant`: `x` is not an instant time"), "{refused}");
+    let mut sent = pipeline_to_proto(&pipeline());
+    sent.target = None;
+    assert_eq!(pipeline_from_proto(sent).unwrap_err().to_string(), "`target`: is missing");
+}
+
+fn report() -> WindowReport {
+    WindowReport {
+        instants: 1,
+        files: 2,
+        bytes: 3,
+        oldest_pending: Some("20250606182826197".parse().unwrap()),
+        lag_instants: 4,
+        lag_seconds: 5,
+        headroom_instants: 6,
+        late_delivered: vec!["20250606182826198".parse().unwrap()],
+    }
+}
+
+pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
+    let window = Window { begin: None, end: cursor("completed:20250606182826197") };
+    BatchStatus {
+        name: BatchName::new("p/r").unwrap(),
+        pipeline: PipelineName::new("p").unwrap(),
+        request: RequestId::new("r").unwrap(),
+        stage: Stage::Merge,
+        outcome,
+        instant: Some("20250606182826197".parse().unwrap()),
+        completed: Some("20250606182826198".parse().unwrap()),
+        seq: Some(0),
+        sources: vec![
+            SourceStatus { source: SourceName::new("a").unwrap(), window: Some(window), report: report(), rows: 7 },
+            SourceStatus {
+                source: SourceName::new("b").unwrap(),
+                window: None,
+                report: WindowReport::default(),
+                rows: 0,
+            },
+        ],
+        written: Written { rows: 1, inserts: 2, updates: 3, files: 4, bytes: 5 },
+        timings: vec![(Stage::Pending, 0), (Stage::Plan, 61_001)],
+        peak_memory: 9,
+        error: Some(Failure {
+            code: Code::Conflict,
+            retry: Retry::ReadBack,
+            reason: "TARGET_CONFLICT".to_string(),
+            message: "somebody".to_string(),
+        }),
+        started_millis: -1,
+    }
+}
+
+#[test]
+fn a_batch_arrives_as_it_was_sent_whatever_its_outcome() {
+    for outcome in Outcome::ALL.iter().copied().map(Some).chain([None]) {
+        let sent = status(outcome);
+        assert_eq!(batch_from_proto(batch_to_proto(&sent)).as_ref(), Ok(&sent));
+    }
+    let bare = BatchStatus { instant: None, completed: None, seq: None, error: None, ..status(None) };
+    assert_eq!(batch_from_proto(batch_to_proto(&bare)).as_ref(), Ok(&bare));
+}
+
+#[test]
+fn a_plan_arrives_as_it_was_sent() {
+    let sent = PlannedBatch {
+        sources: status(None).sources,
+        has_news: true,
+        logical_plan: "l".to_string(),
+        physical_plan: "p".to_string(),
+        columns: vec![("id".to_string(), "Int64".to_string())],
+    };
+    let arrived = plan_from_proto(plan_to_proto(&sent)).unwrap();
+    assert_eq!(format!("{arrived:?}"), format!("{sent:?}"));
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The coordinator over gRPC, and its batches over Flight.
+
+mod client;
+mod server;
+
+pub use client::CoordinatorClient;
+pub use server::CoordinatorServer;
+
+pub(crate) use server::read_name;
+
+#[cfg(test)]
+mod tests;

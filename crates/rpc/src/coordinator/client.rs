@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A coordinator behind a channel.
+
+use std::time::Duration;
+
+use arrow_flight::Ticket;
+use arrow_flight::flight_service_client::FlightServiceClient;
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest};
+use tributary_types::pipeline::Pipeline;
+use tributary_types::{BatchName, PipelineName, Stage};
+
+use crate::convert::{batch_from_proto, pipeline_to_proto, plan_from_proto, required};
+use crate::fault::{Call, from_status};
+use crate::flight::{batch_ticket, read_rows};
+use crate::proto::coordinator as proto;
+use crate::remote::Remote;
+use proto::coordinator_service_client::CoordinatorServiceClient;
+
+/// Pause before the first attempt to follow a batch again after its stream broke; each next pause is longer.
+const WATCH_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_WATCH_PAUSE: Duration = Duration::from_secs(5);
+/// Attempts in a row without an answer: with the pauses, about two minutes.
+const WATCH_ATTEMPTS: u32 = 30;
+const PAGE: usize = 1000;
+
+/// Calls a coordinator in another process.
+#[derive(Clone)]
+pub struct CoordinatorClient {
+    calls: CoordinatorServiceClient<Channel>,
+    flight: FlightServiceClient<Channel>,
+    remote: Remote<Error>,
+}
+
+impl CoordinatorClient {
+    /// A client over `channel`; `address` is what messages call the other side.
+    pub fn new(channel: Channel, address: impl Into<String>) -> Self {
+        CoordinatorClient {
+            calls: CoordinatorServiceClient::new(channel.clone()).max_decoding_message_size(crate::MESSAGE_LIMIT),
+            flight: FlightServiceClient::new(channel).max_decoding_message_size(crate::MESSAGE_LIMIT),
+            remote: Remote::new(address),
+        }
+    }
+
+    async fn follow(&self, name: &BatchName) -> Result<Streaming<proto::Batch>, Status> {
+        let request = proto::WatchBatchRequest { name: name.to_string() };
+        Ok(self.calls.clone().watch_batch(request).await?.into_inner())
+    }
+}
+
+#[async_trait]
+impl Coordinator for CoordinatorClient {
+    /// Safe to repeat: the request id makes the second call answer with the same batch.
+    async fn run_batch(&self, request: RunRequest) -> Result<BatchStatus, Error> {
+        const DOING: &str = "starting a batch";
+        let message = proto::RunBatchRequest {
+            pipeline: Some(pipeline_to_proto(&request.pipeline)),
+            request_id: request.request.to_string(),
+            allow_empty: request.allow_empty,
+            validate_only: false,
+        };
+        let answer = self.calls.clone().run_batch(message).await.map_err(self.remote.failed_write(DOING))?;
+        let batch = required(answer.into_inner().batch, "batch").map_err(self.remote.unreadable(DOING))?;
+        batch_from_proto(batch).map_err(self.remote.unreadable(DOING))
+    }
+
+    /// Safe to repeat.
+    async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
+        const DOING: &str = "asking for a batch";
+        let request = proto::GetBatchRequest { name: name.to_string() };
+        let batch = self.calls.clone().get_batch(request).await.map_err(self.remote.failed(DOING))?;
+        batch_from_proto(batch.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
+
+    /// Safe to repeat.
+    async fn list_batches(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchStatus>, Error> {
+        const DOING: &str = "listing batches";
+        let mut found = Vec::new();
+        let mut page_token = String::new();
+        while found.len() < limit {
+            let request = proto::ListBatchesRequest {
+                pipeline: pipeline.map(ToString::to_string).unwrap_or_default(),
+                page_size: (limit - found.len()).min(PAGE) as i32,
+                page_token,
+            };
+            let page = self.calls.clone().list_batches(request).await.map_err(self.remote.failed(DOING))?.into_inner();
+            for batch in page.batches {
+                found.push(batch_from_proto(batch).map_err(self.remote.unreadable(DOING))?);
+            }
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Safe to repeat. A stream that breaks is opened again; the receiver is only told that nothing more comes when
+    /// the coordinator has forgotten the batch or does not answer for long.
+    async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
+        const DOING: &str = "following a batch";
+        let mut stream = self.follow(name).await.map_err(self.remote.failed(DOING))?;
+        let first = stream.message().await.map_err(self.remote.failed(DOING))?;
+        let first = required(first, "batch").and_then(batch_from_proto).map_err(self.remote.unreadable(DOING))?;
+        let over = first.stage == Stage::Done;
+        let (sender, receiver) = watch::channel(first);
+        if !over {
+            tokio::spawn(forward(self.clone(), name.clone(), stream, sender));
+        }
+        Ok(receiver)
+    }
+
+    /// Safe to repeat.
+    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {
+        const DOING: &str = "planning a batch";
+        let request = proto::PlanBatchRequest { pipeline: Some(pipeline_to_proto(&pipeline)) };
+        let plan = self.calls.clone().plan_batch(request).await.map_err(self.remote.failed(DOING))?;
+        plan_from_proto(plan.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
+
+    /// Safe to repeat.
+    async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error> {
+        const DOING: &str = "pulling a batch";
+        let status = self.get_batch(name).await?;
+        let ticket = Ticket::new(batch_ticket(name));
+        let data = self.flight.clone().do_get(ticket).await.map_err(self.remote.failed(DOING))?;
+        let (schema, rows) =
+            read_rows(data.into_inner(), self.remote.at(DOING)).await.map_err(self.remote.failed(DOING))?;
+        Ok(OpenedBatch { schema, rows, status })
+    }
+}
+
+/// Keeps `sender` at what the coordinator says, until the batch is over or nobody looks any more.
+async fn forward(
+    client: CoordinatorClient,
+    name: BatchName,
+    mut stream: Streaming<proto::Batch>,
+    sender: watch::Sender<BatchStatus>,
+) {
+    let mut failures = 0;
+    loop {
+        let message = tokio::select! {
+            message = stream.message() => message,
+            () = sender.closed() => return,
+        };
+        match message {
+            Ok(Some(batch)) => {
+                failures = 0;
+                let Ok(status) = batch_from_proto(batch) else { return };
+                let over = status.stage == Stage::Done;
+                sender.send_replace(status);
+                if over {
+                    return;
+                }
+            }
+            Ok(None) => return,
+            Err(status) => match follow_again(&client, &name, &sender, status, &mut failures).await {
+                Some(again) => stream = again,
+                None => return,
+            },
+        }
+    }
+}
+
+/// The stream, opened again; `None` when there is nothing to follow any more.
+async fn follow_again(
+    client: &CoordinatorClient,
+    name: &BatchName,
+    sender: &watch::Sender<BatchStatus>,
+    broken: Status,
+    failures: &mut u32,
+) -> Option<Streaming<proto::Batch>> {
+    let mut error: Error = from_status(broken, client.remote.at("following a batch"), Call::Repeatable);
+    while matches!(error, Error::Unreachable { .. }) && *failures < WATCH_ATTEMPTS && !sender.is_closed() {
+        let pause = (WATCH_PAUSE * 2u32.saturating_pow((*failures).min(8))).min(LONGEST_WATCH_PAUSE);
+        *failures += 1;
+        tokio::time::sleep(pause).await;
+        match client.follow(name).await {
+            Ok(stream) => return Some(stream),
+            Err(status) => error = from_status(status, client.remote.at("following a batch"), Call::Repeatable),
+        }
+    }
+    // A coordinator that was restarted follows nothing from before, but may remember how it ended.
+    if let Ok(status) = client.get_batch(name).await {
+        sender.send_replace(status);
+    }
+    tracing::warn!(batch = %name, error = &error as &dyn std::error::Error, "the batch cannot be followed any more");
+    None
+}

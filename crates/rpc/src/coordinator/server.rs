@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A coordinator, served.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::Stream;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+use tributary_api::coordinator::{BatchStatus, Coordinator, Error, RunRequest};
+use tributary_types::pipeline::Pipeline;
+use tributary_types::{BatchName, PipelineName, RequestId, Stage};
+
+use crate::convert::{Malformed, batch_to_proto, pipeline_from_proto, plan_to_proto, required};
+use crate::fault::{malformed, to_status};
+use crate::proto::coordinator as proto;
+use proto::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
+
+const DEFAULT_PAGE: usize = 50;
+const LARGEST_PAGE: usize = 1000;
+
+/// Serves a coordinator to [`super::CoordinatorClient`]s.
+pub struct CoordinatorServer {
+    coordinator: Arc<dyn Coordinator>,
+}
+
+impl CoordinatorServer {
+    /// The service to add to a server.
+    pub fn new(coordinator: Arc<dyn Coordinator>) -> CoordinatorServiceServer<Self> {
+        CoordinatorServiceServer::new(CoordinatorServer { coordinator }).max_decoding_message_size(crate::MESSAGE_LIMIT)
+    }
+}
+
+fn read_pipeline(pipeline: Option<proto::Pipeline>) -> Result<Pipeline, Status> {
+    let pipeline = required(pipeline, "pipeline").map_err(malformed)?;
+    let name = pipeline.name.clone();
+    pipeline_from_proto(pipeline).map_err(|e: Malformed| {
+        to_status(&Error::Pipeline { pipeline: name, problems: vec![e.within("pipeline").to_string()] })
+    })
+}
+
+/// A text that cannot be a batch's name names no batch.
+pub(crate) fn read_name(name: String) -> Result<BatchName, Status> {
+    BatchName::new(name.clone()).map_err(|_| to_status(&Error::NoBatch { name }))
+}
+
+#[async_trait]
+impl CoordinatorService for CoordinatorServer {
+    type WatchBatchStream = Pin<Box<dyn Stream<Item = Result<proto::Batch, Status>> + Send>>;
+
+    async fn run_batch(
+        &self,
+        request: Request<proto::RunBatchRequest>,
+    ) -> Result<Response<proto::RunBatchResponse>, Status> {
+        let request = request.into_inner();
+        let pipeline = read_pipeline(request.pipeline)?;
+        if request.validate_only {
+            let plan = self.coordinator.plan_batch(pipeline).await.map_err(|e| to_status(&e))?;
+            return Ok(Response::new(proto::RunBatchResponse { batch: None, plan: Some(plan_to_proto(&plan)) }));
+        }
+        let request_id = RequestId::new(request.request_id).map_err(|e| malformed(Malformed::new("request_id", e)))?;
+        let run = RunRequest { pipeline, request: request_id, allow_empty: request.allow_empty };
+        let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(proto::RunBatchResponse { batch: Some(batch_to_proto(&status)), plan: None }))
+    }
+
+    async fn get_batch(&self, request: Request<proto::GetBatchRequest>) -> Result<Response<proto::Batch>, Status> {
+        let name = read_name(request.into_inner().name)?;
+        let status = self.coordinator.get_batch(&name).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(batch_to_proto(&status)))
+    }
+
+    async fn list_batches(
+        &self,
+        request: Request<proto::ListBatchesRequest>,
+    ) -> Result<Response<proto::ListBatchesResponse>, Status> {
+        let request = request.into_inner();
+        let pipeline = match request.pipeline.as_str() {
+            "" => None,
+            name => Some(PipelineName::new(name).map_err(|e| malformed(Malformed::new("pipeline", e)))?),
+        };
+        let size = match usize::try_from(request.page_size) {
+            Ok(0) => DEFAULT_PAGE,
+            Ok(size) => size.min(LARGEST_PAGE),
+            Err(_) => return Err(malformed(Malformed::new("page_size", "is negative"))),
+        };
+        let all = self.coordinator.list_batches(pipeline.as_ref(), usize::MAX).await.map_err(|e| to_status(&e))?;
+        let page = page_after(&all, &request.page_token, size).map_err(malformed)?;
+        let last = page.last().zip(all.last()).filter(|(shown, oldest)| shown.name != oldest.name);
+        Ok(Response::new(proto::ListBatchesResponse {
+            batches: page.iter().map(batch_to_proto).collect(),
+            next_page_token: last.map(|(shown, _)| shown.name.to_string()).unwrap_or_default(),
+        }))
+    }
+
+    async fn watch_batch(
+        &self,
+        request: Request<proto::WatchBatchRequest>,
+    ) -> Result<Response<Self::WatchBatchStream>, Status> {
+        let name = read_name(request.into_inner().name)?;
+        let watch = self.coordinator.watch_batch(&name).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(Box::pin(follow(watch))))
+    }
+
+    async fn plan_batch(
+        &self,
+        request: Request<proto::PlanBatchRequest>,
+    ) -> Result<Response<proto::BatchPlan>, Status> {
+        let pipeline = read_pipeline(request.into_inner().pipeline)?;
+        let plan = self.coordinator.plan_batch(pipeline).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(plan_to_proto(&plan)))
+    }
+}
+
+/// The page that follows `token`, which is the name of the last batch of the page before: new batches come in front
+/// of it and move nothing.
+fn page_after<'a>(all: &'a [BatchStatus], token: &str, size: usize) -> Result<&'a [BatchStatus], Malformed> {
+    let start = match token {
+        "" => 0,
+        name => match all.iter().position(|status| status.name.as_str() == name) {
+            Some(position) => position + 1,
+            None => {
+                return Err(Malformed::new("page_token", "is of no page that can still be continued; list anew"));
+            }
+        },
+    };
+    Ok(&all[start..all.len().min(start.saturating_add(size))])
+}
+
+/// The state now, then each change, up to the last one.
+fn follow(watch: watch::Receiver<BatchStatus>) -> impl Stream<Item = Result<proto::Batch, Status>> + Send {
+    enum Next {
+        Now(watch::Receiver<BatchStatus>),
+        Change(watch::Receiver<BatchStatus>),
+        End,
+    }
+    futures::stream::unfold(Next::Now(watch), |next| async move {
+        let mut watch = match next {
+            Next::Now(watch) => watch,
+            Next::Change(mut watch) => {
+                // Nobody will change it any more: the stream just ends, which tells the client as much.
+                watch.changed().await.ok()?;
+                watch
+            }
+            Next::End => return None,
+        };
+        let status = watch.borrow_and_update().clone();
+        let after = if status.stage == Stage::Done { Next::End } else { Next::Change(watch) };
+        Some((Ok(batch_to_proto(&status)), after))
+    })
+}

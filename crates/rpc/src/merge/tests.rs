@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One suite of behaviour, passed by a merge role called directly and by the same one behind gRPC.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tonic::service::Routes;
+use tributary_api::merge::{MergeLimits, MergeSource};
+use tributary_api::timeline::{Relation, Split, Views};
+use tributary_api::writer::{KeySettings, StageRequest, Staged};
+use tributary_types::pipeline::{OnNullKey, Operation};
+use tributary_types::{Code, Fault, MemoryBudget, Retry};
+
+use super::*;
+use crate::testing::{behaviours, connect, rows};
+
+#[derive(Default)]
+struct Memory {
+    asked: Mutex<Vec<String>>,
+}
+
+struct Pair {
+    role: Arc<dyn Merge>,
+    memory: Arc<Memory>,
+}
+
+fn direct() -> Pair {
+    let memory = Arc::new(Memory::default());
+    Pair { role: Arc::clone(&memory) as Arc<dyn Merge>, memory }
+}
+
+fn remote() -> Pair {
+    let memory = Arc::new(Memory::default());
+    let channel = connect(Routes::new(MergeServer::new(Arc::clone(&memory) as Arc<dyn Merge>)));
+    Pair { role: Arc::new(MergeClient::new(channel, "http://in-memory")), memory }
+}
+
+fn name(text: &str) -> SourceName {
+    SourceName::new(text).unwrap()
+}
+
+fn merged() -> Merged {
+    Merged {
+        staged: Staged { rows_in: 5, ..Staged::default() },
+        rows_read: vec![(name("a"), 1), (name("b"), 2)],
+        spilled_bytes: 3,
+    }
+}
+
+#[async_trait]
+impl Merge for Memory {
+    async fn bind(&self, sql: Option<String>, sources: Vec<SourceName>) -> Result<Vec<Bound>, Error> {
+        if sql.is_none() {
+            return Err(Error::Unused { source_name: sources[0].clone() });
+        }
+        let views = Views { changed: true, end: false, begin: true };
+        Ok(sources.into_iter().map(|source| Bound { source, views, by_position: true }).collect())
+    }
+
+    async fn check(&self, request: CheckRequest) -> Result<Checked, Error> {
+        self.asked.lock().unwrap().push(format!("{request:?}"));
+        Ok(Checked {
+            schema: rows(&[]).schema(),
+            logical_plan: "logical".to_string(),
+            physical_plan: "physical".to_string(),
+        })
+    }
+
+    async fn run(&self, request: MergeRequest) -> Result<Merged, Error> {
+        self.asked.lock().unwrap().push(format!("{request:?}"));
+        if request.sql.is_none() {
+            return Err(Error::Limit { limit: "time", detail: "1 s".to_string() });
+        }
+        request.limits.budget.reservation("query").try_grow(400).unwrap();
+        let shared = request.stage.budget.try_grow("writer", 300).and(request.limits.budget.try_grow("query", 800));
+        assert!(shared.is_err(), "query and writer share one budget");
+        request.stage.budget.shrink(300);
+        Ok(merged())
+    }
+}
+
+fn limits(budget: &MemoryBudget) -> MergeLimits {
+    MergeLimits { budget: budget.clone(), spill_bytes: 2, timeout: Duration::from_millis(1500), parallelism: 4 }
+}
+
+fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
+    let split = Split {
+        url: "/a".to_string(),
+        partition: String::new(),
+        file_id: "f".to_string(),
+        path: "f.parquet".to_string(),
+        bytes: 0,
+        instants: None,
+    };
+    let relation = Relation { schema: rows(&[]).schema(), splits: vec![split] };
+    let source = |name, changed, at_end, at_begin| MergeSource {
+        source: name,
+        schema: rows(&[]).schema(),
+        changed,
+        at_end,
+        at_begin,
+    };
+    MergeRequest {
+        sql: sql.map(ToString::to_string),
+        sources: vec![
+            source(name("a"), Some(relation.clone()), None, Some(relation.clone())),
+            source(name("b"), None, Some(relation), None),
+        ],
+        stage: StageRequest {
+            url: "/t".to_string(),
+            instant: "20250606182826197".parse().unwrap(),
+            attempt: 1,
+            schema: rows(&[]).schema(),
+            table_schema: rows(&[]).schema(),
+            operation: Operation::Upsert,
+            keys: KeySettings {
+                record_key: vec!["id".to_string()],
+                partition_by: Vec::new(),
+                complex: false,
+                hive_style: true,
+                url_encode: false,
+            },
+            ordering: Vec::new(),
+            on_null_key: OnNullKey::Fail,
+            slices: Arc::new(Vec::new()),
+            budget: budget.clone(),
+            spill_bytes: 2,
+        },
+        limits: limits(budget),
+    }
+}
+
+behaviours! {
+    sources_are_bound_in_their_order,
+    a_refusal_keeps_its_kind,
+    a_plan_arrives_whole_and_so_does_its_request,
+    a_merge_arrives_whole_and_so_does_its_request,
+    a_limit_keeps_the_advice_that_goes_with_it,
+    what_the_merge_counted_is_in_the_callers_peak,
+}
+
+async fn sources_are_bound_in_their_order(pair: Pair) {
+    let bound = pair.role.bind(Some("SELECT 1".to_string()), vec![name("b"), name("a")]).await.unwrap();
+    assert_eq!(bound.iter().map(|b| b.source.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+    assert!(bound[0].by_position && bound[0].views == Views { changed: true, end: false, begin: true });
+}
+
+async fn a_refusal_keeps_its_kind(pair: Pair) {
+    let refused = pair.role.bind(None, vec![name("b")]).await.unwrap_err();
+    assert!(matches!(&refused, Error::Unused { source_name } if source_name.as_str() == "b"), "{refused:?}");
+}
+
+async fn a_plan_arrives_whole_and_so_does_its_request(pair: Pair) {
+    let budget = MemoryBudget::new(1000);
+    let sources = vec![(name("a"), rows(&[]).schema())];
+    let request = CheckRequest { sql: Some("SELECT 1".to_string()), sources, limits: limits(&budget) };
+    let checked = pair.role.check(request.clone()).await.unwrap();
+    assert_eq!(checked.schema, rows(&[]).schema());
+    assert_eq!((checked.logical_plan.as_str(), checked.physical_plan.as_str()), ("logical", "physical"));
+    assert_eq!(*pair.memory.asked.lock().unwrap(), [format!("{request:?}")]);
+}
+
+async fn a_merge_arrives_whole_and_so_does_its_request(pair: Pair) {
+    let asked = format!("{:?}", request(Some("SELECT 1"), &MemoryBudget::new(1000)));
+    let answer = pair.role.run(request(Some("SELECT 1"), &MemoryBudget::new(1000))).await.unwrap();
+    assert_eq!(format!("{answer:?}"), format!("{:?}", merged()));
+    assert_eq!(*pair.memory.asked.lock().unwrap(), [asked]);
+}
+
+async fn a_limit_keeps_the_advice_that_goes_with_it(pair: Pair) {
+    let refused = pair.role.run(request(None, &MemoryBudget::new(1000))).await.unwrap_err();
+    assert!(matches!(refused, Error::Limit { limit: "time", .. }), "{refused:?}");
+    assert_eq!((refused.code(), refused.retry()), (Code::Timeout, Retry::Again));
+}
+
+async fn what_the_merge_counted_is_in_the_callers_peak(pair: Pair) {
+    let budget = MemoryBudget::new(1000);
+    pair.role.run(request(Some("SELECT 1"), &budget)).await.unwrap();
+    assert_eq!((budget.peak(), budget.used()), (400, 0));
+}
+
+#[tokio::test]
+async fn a_role_that_is_not_there_is_named_and_asking_again_is_safe() {
+    let client = MergeClient::new(crate::connect_lazily("http://127.0.0.1:1").unwrap(), "http://127.0.0.1:1");
+    let refused = client.run(request(None, &MemoryBudget::new(1000))).await.unwrap_err();
+    assert!(matches!(refused, Error::Unreachable { .. }) && refused.retry() == Retry::Again, "{refused:?}");
+    assert!(refused.to_string().contains("http://127.0.0.1:1"), "{refused}");
+}

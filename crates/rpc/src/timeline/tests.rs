@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One suite of behaviour, passed by a timeline role called directly and by the same one behind gRPC and Flight.
+
+use std::sync::Mutex;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use futures::{StreamExt, TryStreamExt};
+use tonic::service::Routes;
+use tributary_api::RowError;
+use tributary_api::predicate::{Literal, Op, Predicate};
+use tributary_api::timeline::{Begin, InstantFact, Relation, Split, Views, WindowReport};
+use tributary_types::pipeline::{OnLate, TableType};
+use tributary_types::{Code, Cursor, Fault, InstantTime, Retry, SourceName, Zone};
+
+use super::*;
+use crate::flight::FlightServer;
+use crate::testing::{behaviours, connect, rows};
+
+/// Answers the same to everybody and remembers what it was asked.
+#[derive(Default)]
+struct Memory {
+    asked: Mutex<Vec<String>>,
+}
+
+/// A role and what is behind it.
+struct Pair {
+    role: Arc<dyn Timeline>,
+    memory: Arc<Memory>,
+}
+
+fn direct() -> Pair {
+    let memory = Arc::new(Memory::default());
+    Pair { role: Arc::clone(&memory) as Arc<dyn Timeline>, memory }
+}
+
+fn remote() -> Pair {
+    let memory = Arc::new(Memory::default());
+    let behind: Arc<dyn Timeline> = Arc::clone(&memory) as Arc<dyn Timeline>;
+    let flight = FlightServer::new().with_timeline(Arc::clone(&behind));
+    let channel = connect(Routes::new(TimelineServer::new(behind)).add_service(flight.into_service()));
+    Pair { role: Arc::new(TimelineClient::new(channel, "http://in-memory")), memory }
+}
+
+fn instant(text: &str) -> InstantTime {
+    text.parse().unwrap()
+}
+
+fn completed(text: &str) -> Cursor {
+    Cursor::Completed(instant(text))
+}
+
+fn fact() -> InstantFact {
+    InstantFact {
+        requested: instant("20250606182826197"),
+        completed: instant("20250606182826198"),
+        action: "commit".to_string(),
+    }
+}
+
+fn table(url: &str, schema: bool) -> TableInfo {
+    TableInfo {
+        url: url.to_string(),
+        name: "orders".to_string(),
+        version: 9,
+        table_type: TableType::MergeOnRead,
+        zone: Zone::Utc,
+        fingerprint: "f".to_string(),
+        record_key: vec!["id".to_string()],
+        partition_by: vec!["day".to_string()],
+        ordering: vec!["ts".to_string()],
+        schema: schema.then(|| rows(&[]).schema()),
+        newest: schema.then(fact),
+    }
+}
+
+fn split(file: &str, instants: Option<&Arc<Vec<InstantTime>>>) -> Split {
+    Split {
+        url: "/a".to_string(),
+        partition: "day=1".to_string(),
+        file_id: file.to_string(),
+        path: format!("day=1/{file}.parquet"),
+        bytes: 7,
+        instants: instants.cloned(),
+    }
+}
+
+fn plan() -> SourcePlan {
+    let (window, other) = (Arc::new(vec![instant("20250606182826197")]), Arc::new(Vec::new()));
+    let changed =
+        vec![split("1", Some(&window)), split("2", None), split("3", Some(&window)), split("4", Some(&other))];
+    SourcePlan {
+        source: SourceName::new("db.orders").unwrap(),
+        table: table("/a", true),
+        begin: Some(completed("20250606182826000")),
+        end: completed("20250606182826198"),
+        instants: vec![fact()],
+        has_news: true,
+        limited: true,
+        frontier_millis: -5,
+        recent: vec![instant("20250606182826197")],
+        changed: Some(Relation { schema: rows(&[]).schema(), splits: changed }),
+        at_end: Some(Relation { schema: Arc::new(Schema::empty()), splits: Vec::new() }),
+        at_begin: None,
+        report: WindowReport { instants: 1, files: 4, ..WindowReport::default() },
+    }
+}
+
+#[async_trait]
+impl Timeline for Memory {
+    async fn describe(&self, url: &str) -> Result<TableInfo, Error> {
+        match url {
+            "/nope" => Err(Error::NoTable { url: url.to_string(), what: "the test".to_string() }),
+            "/new" => Ok(table(url, false)),
+            _ => Ok(table(url, true)),
+        }
+    }
+
+    async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {
+        self.asked.lock().unwrap().push(format!("{request:?}"));
+        Ok(plan())
+    }
+
+    async fn read(&self, request: ReadRequest) -> Result<RowStream, Error> {
+        self.asked.lock().unwrap().push(format!("{request:?}"));
+        let all = rows(&["a", "b"]);
+        let projected = match &request.projection {
+            Some(columns) => all.project(columns).unwrap(),
+            None => all,
+        };
+        let gone = || Error::FileGone { url: "/a".to_string(), file: "f".to_string() };
+        match request.split.file_id.as_str() {
+            "gone" => Err(gone()),
+            "breaks" => Ok(futures::stream::iter([Ok(projected), Err(RowError::new(gone()))]).boxed()),
+            _ => Ok(futures::stream::iter([Ok(projected.clone()), Ok(projected)]).boxed()),
+        }
+    }
+}
+
+behaviours! {
+    a_table_is_described_with_its_schema,
+    a_table_without_a_schema_has_none,
+    a_table_that_is_not_there_is_named,
+    a_plan_arrives_whole_and_so_does_its_request,
+    splits_of_one_window_share_their_instants,
+    a_split_is_read_in_its_exact_schema,
+    columns_are_read_in_the_order_wanted,
+    no_columns_are_still_rows,
+    a_file_that_is_gone_is_an_error_of_its_kind_before_and_among_the_rows,
+}
+
+async fn a_table_is_described_with_its_schema(pair: Pair) {
+    let described = pair.role.describe("/a").await.unwrap();
+    assert_eq!(format!("{described:?}"), format!("{:?}", table("/a", true)));
+}
+
+async fn a_table_without_a_schema_has_none(pair: Pair) {
+    let described = pair.role.describe("/new").await.unwrap();
+    assert!(described.schema.is_none() && described.newest.is_none());
+}
+
+async fn a_table_that_is_not_there_is_named(pair: Pair) {
+    let refused = pair.role.describe("/nope").await.unwrap_err();
+    assert!(matches!(&refused, Error::NoTable { url, .. } if url == "/nope"), "{refused:?}");
+}
+
+fn plan_request(begin: Begin) -> PlanRequest {
+    PlanRequest {
+        source: SourceName::new("db.orders").unwrap(),
+        url: "/a".to_string(),
+        begin,
+        lookup: true,
+        num_instants: usize::MAX,
+        ceiling_millis: Some(-1),
+        pinned_end: Some(completed("20250606182826198")),
+        fingerprint: Some(String::new()),
+        recent: vec![instant("20250606182826197")],
+        on_late: OnLate::Deliver,
+        views: Views { changed: true, end: false, begin: true },
+        meta_columns: true,
+    }
+}
+
+async fn a_plan_arrives_whole_and_so_does_its_request(pair: Pair) {
+    let cursor = Cursor::Requested(instant("20250606182826"));
+    for begin in [Begin::After(cursor), Begin::Latest, Begin::Earliest, Begin::Snapshot] {
+        let request = plan_request(begin);
+        let planned = pair.role.plan(request.clone()).await.unwrap();
+        assert_eq!(format!("{planned:?}"), format!("{:?}", plan()));
+        assert_eq!(pair.memory.asked.lock().unwrap().last(), Some(&format!("{request:?}")));
+    }
+}
+
+async fn splits_of_one_window_share_their_instants(pair: Pair) {
+    let planned = pair.role.plan(plan_request(Begin::Latest)).await.unwrap();
+    let splits = planned.changed.unwrap().splits;
+    let set = |n: usize| splits[n].instants.as_ref().unwrap();
+    assert!(Arc::ptr_eq(set(0), set(2)) && !Arc::ptr_eq(set(0), set(3)));
+    assert_eq!(splits[1].instants, None);
+}
+
+fn read_request(file: &str, projection: Option<Vec<usize>>) -> ReadRequest {
+    let compare = |op, literal| Predicate::Compare { column: "id".to_string(), op, literal };
+    ReadRequest {
+        split: split(file, Some(&Arc::new(vec![instant("20250606182826197")]))),
+        schema: rows(&[]).schema(),
+        projection,
+        predicate: Some(Predicate::And(vec![
+            compare(Op::Eq, Literal::Int(i64::MIN)),
+            Predicate::Or(vec![
+                compare(Op::NotEq, Literal::Float(0.5)),
+                compare(Op::Lt, Literal::Text("é".to_string())),
+                compare(Op::LtEq, Literal::Bool(true)),
+                compare(Op::Gt, Literal::Int(1)),
+                compare(Op::GtEq, Literal::Int(2)),
+            ]),
+            Predicate::In { column: "id".to_string(), literals: vec![Literal::Int(1), Literal::Int(2)] },
+            Predicate::IsNull("a".to_string()),
+            Predicate::IsNotNull("b".to_string()),
+        ])),
+        batch_rows: 1000,
+    }
+}
+
+async fn read(pair: &Pair, request: ReadRequest) -> Vec<RecordBatch> {
+    let asked = format!("{request:?}");
+    let stream = pair.role.read(request).await.unwrap();
+    assert_eq!(pair.memory.asked.lock().unwrap().last(), Some(&asked));
+    stream.try_collect().await.unwrap()
+}
+
+async fn a_split_is_read_in_its_exact_schema(pair: Pair) {
+    let read = read(&pair, read_request("1", None)).await;
+    assert_eq!(read, [rows(&["a", "b"]), rows(&["a", "b"])]);
+}
+
+async fn columns_are_read_in_the_order_wanted(pair: Pair) {
+    let read = read(&pair, read_request("1", Some(vec![1, 0]))).await;
+    assert_eq!(read[0], rows(&["a", "b"]).project(&[1, 0]).unwrap());
+}
+
+async fn no_columns_are_still_rows(pair: Pair) {
+    let read = read(&pair, read_request("1", Some(Vec::new()))).await;
+    assert_eq!(read.iter().map(RecordBatch::num_rows).sum::<usize>(), 4);
+    assert_eq!(read[0].num_columns(), 0);
+}
+
+async fn a_file_that_is_gone_is_an_error_of_its_kind_before_and_among_the_rows(pair: Pair) {
+    let refused = pair.role.read(read_request("gone", None)).await.err().unwrap();
+    assert!(matches!(&refused, Error::FileGone { file, .. } if file == "f"), "{refused:?}");
+    let mut stream = pair.role.read(read_request("breaks", None)).await.unwrap();
+    assert!(stream.next().await.unwrap().is_ok());
+    let error = stream.next().await.unwrap().unwrap_err();
+    assert_eq!((error.code(), error.retry(), error.reason()), (Code::Conflict, Retry::Rebase, "FILE_GONE"));
+}
+
+#[tokio::test]
+async fn a_position_outside_of_the_schema_is_refused_at_the_door() {
+    let pair = remote();
+    let refused = pair.role.read(read_request("1", Some(vec![9]))).await.err().unwrap();
+    assert_eq!(refused.code(), Code::Invalid);
+    assert!(refused.to_string().contains("column 9"), "{refused}");
+    assert!(pair.memory.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_role_that_is_not_there_is_named_and_asking_again_is_safe() {
+    let client = TimelineClient::new(crate::connect_lazily("http://127.0.0.1:1").unwrap(), "http://127.0.0.1:1");
+    for refused in [
+        client.describe("/a").await.err().unwrap(),
+        client.plan(plan_request(Begin::Latest)).await.err().unwrap(),
+        client.read(read_request("1", None)).await.err().unwrap(),
+    ] {
+        assert!(matches!(refused, Error::Unreachable { .. }), "{refused:?}");
+        assert_eq!(refused.retry(), Retry::Again);
+        assert!(refused.to_string().contains("http://127.0.0.1:1"), "{refused}");
+    }
+}

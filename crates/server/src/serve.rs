@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Roles behind a port: gRPC, Flight, health and reflection on one, probes and metrics over HTTP on another.
+//!
+//! Stopping: health says NOT_SERVING and `/readyz` fails, new batches are turned away, those that run may finish within
+//! the drain time, then the ports close. A batch that did not finish leaves an instant that the pipeline's next batch
+//! rolls back; no cursor moved.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::service::Routes;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tributary_api::coordinator::{self, Coordinator};
+use tributary_rpc::{CoordinatorServer, FlightServer, proto};
+use tributary_types::BatchName;
+
+use crate::gate::Gate;
+use crate::http::{self, Readiness};
+
+/// Time that open connections have to end by themselves once nothing runs any more.
+const CLOSING: Duration = Duration::from_secs(2);
+const COORDINATOR_SERVICE: &str = "tributary.coordinator.v1.CoordinatorService";
+const FLIGHT_SERVICE: &str = "arrow.flight.protocol.FlightService";
+
+/// Where to serve.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Address of gRPC and Flight; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Address of the probes and metrics; `None`: not served.
+    pub http: Option<SocketAddr>,
+    /// Metrics of the process.
+    pub metrics: Option<PrometheusHandle>,
+}
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The descriptions of the services are unusable.
+    #[error("the services cannot be described for reflection")]
+    Reflection(#[source] tonic_reflection::server::Error),
+}
+
+/// A running server.
+pub struct Server {
+    address: SocketAddr,
+    http_address: Option<SocketAddr>,
+    gate: Arc<Gate>,
+    readiness: Readiness,
+    health: HealthReporter,
+    stop: watch::Sender<bool>,
+    grpc: JoinHandle<Result<(), tonic::transport::Error>>,
+    http: Option<JoinHandle<Result<(), tonic::transport::Error>>>,
+}
+
+/// How a server stopped.
+#[derive(Debug)]
+pub struct Stopped {
+    /// Batches that still ran when the drain time was over.
+    pub unfinished: Vec<BatchName>,
+}
+
+/// Serves `coordinator`. Requests are answered when this returns.
+pub async fn start(coordinator: Arc<dyn Coordinator>, options: Options) -> Result<Server, Error> {
+    let (stop, stopped) = watch::channel(false);
+    let gate = Arc::new(Gate::new(coordinator));
+    let gated: Arc<dyn Coordinator> = Arc::clone(&gate) as Arc<dyn Coordinator>;
+    let readiness = Readiness::default();
+
+    let (health, health_service) = tonic_health::server::health_reporter();
+    for service in [COORDINATOR_SERVICE, FLIGHT_SERVICE] {
+        health.set_service_status(service, ServingStatus::Serving).await;
+    }
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .map_err(Error::Reflection)?;
+    let routes = Routes::new(health_service)
+        .add_service(reflection)
+        .add_service(CoordinatorServer::new(Arc::clone(&gated)))
+        .add_service(FlightServer::new().with_coordinator(gated).into_service());
+
+    let (address, listener) = bind(options.listen).await?;
+    let grpc = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(listener, told(stopped.clone()));
+    let grpc = tokio::spawn(grpc);
+
+    let (http_address, http) = match options.http {
+        None => (None, None),
+        Some(wanted) => {
+            let (address, listener) = bind(wanted).await?;
+            let routes = Routes::from(http::routes(readiness.clone(), options.metrics));
+            let serving = tonic::transport::Server::builder()
+                .accept_http1(true)
+                .add_routes(routes)
+                .serve_with_incoming_shutdown(listener, told(stopped));
+            (Some(address), Some(tokio::spawn(serving)))
+        }
+    };
+    readiness.set(true);
+    Ok(Server { address, http_address, gate, readiness, health, stop, grpc, http })
+}
+
+async fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpIncoming), Error> {
+    let fail = |source| Error::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(fail)?;
+    let bound = listener.local_addr().map_err(fail)?;
+    Ok((bound, TcpIncoming::from(listener).with_nodelay(Some(true))))
+}
+
+async fn told(mut stopped: watch::Receiver<bool>) {
+    // A sender that is gone means the same.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+impl Server {
+    /// Where gRPC and Flight are served.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where probes and metrics are served.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http_address
+    }
+
+    /// Waits for the server to end without having been told to, which it never should.
+    pub async fn ended(&mut self) -> String {
+        match (&mut self.grpc).await {
+            Ok(Ok(())) => "the server ended".to_string(),
+            Ok(Err(error)) => format!("the server failed: {error}"),
+            Err(error) => format!("the server failed: {error}"),
+        }
+    }
+
+    /// Stops: see the module's documentation.
+    pub async fn stop(self, drain: Duration) -> Result<Stopped, coordinator::Error> {
+        for service in ["", COORDINATOR_SERVICE, FLIGHT_SERVICE] {
+            self.health.set_service_status(service, ServingStatus::NotServing).await;
+        }
+        self.readiness.set(false);
+        self.gate.close();
+        let unfinished = self.gate.drain(drain).await;
+        self.stop.send_replace(true);
+        for task in [Some(self.grpc), self.http].into_iter().flatten() {
+            let abort = task.abort_handle();
+            if tokio::time::timeout(CLOSING, task).await.is_err() {
+                // Clients that watch health or reflection never hang up by themselves.
+                abort.abort();
+            }
+        }
+        Ok(Stopped { unfinished: unfinished? })
+    }
+}
+
+#[cfg(test)]
+mod tests;

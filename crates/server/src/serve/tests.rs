@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tributary_api::coordinator::{BatchStatus, Error as BatchError, OpenedBatch, PlannedBatch, RunRequest, Written};
+use tributary_rpc::{CoordinatorClient, connect_lazily};
+use tributary_types::pipeline::Pipeline;
+use tributary_types::{Code, Outcome, PipelineName, RequestId, Retry, Stage};
+
+use super::*;
+
+/// Batches of this coordinator run until the test ends them.
+#[derive(Default)]
+struct Held(Mutex<Vec<watch::Sender<BatchStatus>>>);
+
+impl Held {
+    fn end_all(&self) {
+        for batch in self.0.lock().unwrap().iter() {
+            batch.send_modify(|status| {
+                status.stage = Stage::Done;
+                status.outcome = Some(Outcome::Committed);
+            });
+        }
+    }
+}
+
+#[async_trait]
+impl Coordinator for Held {
+    async fn run_batch(&self, request: RunRequest) -> Result<BatchStatus, BatchError> {
+        let status = BatchStatus {
+            name: BatchName::new(format!("{}/{}", request.pipeline.name, request.request)).unwrap(),
+            pipeline: request.pipeline.name,
+            request: request.request,
+            stage: Stage::Merge,
+            outcome: None,
+            instant: None,
+            completed: None,
+            seq: None,
+            sources: Vec::new(),
+            written: Written::default(),
+            timings: Vec::new(),
+            peak_memory: 0,
+            error: None,
+            started_millis: 0,
+        };
+        self.0.lock().unwrap().push(watch::channel(status.clone()).0);
+        Ok(status)
+    }
+
+    async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, BatchError> {
+        Err(BatchError::NoBatch { name: name.to_string() })
+    }
+
+    async fn list_batches(&self, _: Option<&PipelineName>, _: usize) -> Result<Vec<BatchStatus>, BatchError> {
+        Ok(self.0.lock().unwrap().iter().map(|batch| batch.borrow().clone()).collect())
+    }
+
+    async fn watch_batch(&self, _: &BatchName) -> Result<watch::Receiver<BatchStatus>, BatchError> {
+        Ok(self.0.lock().unwrap()[0].subscribe())
+    }
+
+    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, BatchError> {
+        Err(BatchError::Pipeline { pipeline: pipeline.name.to_string(), problems: Vec::new() })
+    }
+
+    async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, BatchError> {
+        Err(BatchError::NoBatch { name: name.to_string() })
+    }
+}
+
+fn request(id: &str) -> RunRequest {
+    let pipeline: Pipeline = toml::from_str(
+        "name = \"p\"\n[[source]]\nname = \"s\"\npath = \"/s\"\n[target]\npath = \"/t\"\ntable_name = \"t\"\nrecord_key = [\"id\"]\n",
+    )
+    .unwrap();
+    RunRequest { pipeline, request: RequestId::new(id).unwrap(), allow_empty: false }
+}
+
+async fn serve_held() -> (Arc<Held>, Server, String) {
+    let held = Arc::new(Held::default());
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle();
+    let options = Options { listen: any, http: Some(any), metrics: Some(metrics) };
+    let server = start(Arc::clone(&held) as Arc<dyn Coordinator>, options).await.unwrap();
+    let url = format!("http://{}", server.address());
+    (held, server, url)
+}
+
+async fn http_get(address: SocketAddr, path: &str) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let text = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    connection.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn port_zero_takes_a_free_port_and_everything_answers_on_it() {
+    let (_, server, url) = serve_held().await;
+    assert_ne!(server.address().port(), 0);
+    let channel = connect_lazily(&url).unwrap();
+
+    let status = HealthClient::new(channel.clone())
+        .check(HealthCheckRequest { service: COORDINATOR_SERVICE.to_string() })
+        .await
+        .unwrap();
+    assert_eq!(status.into_inner().status, ServingStatus::Serving as i32);
+
+    let list = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let answers = ServerReflectionClient::new(channel.clone())
+        .server_reflection_info(futures::stream::iter([list]))
+        .await
+        .unwrap();
+    let answer = answers.into_inner().message().await.unwrap().unwrap();
+    let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else { panic!("{answer:?}") };
+    assert!(services.service.iter().any(|service| service.name == COORDINATOR_SERVICE), "{services:?}");
+
+    let client = CoordinatorClient::new(channel, url);
+    assert_eq!(client.run_batch(request("r")).await.unwrap().name.as_str(), "p/r");
+
+    let http = server.http_address().unwrap();
+    assert!(http_get(http, "/livez").await.starts_with("HTTP/1.1 200"));
+    assert!(http_get(http, "/readyz").await.ends_with("ready\n"));
+    assert!(http_get(http, "/metrics").await.starts_with("HTTP/1.1 200"));
+    assert!(http_get(http, "/nope").await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test]
+async fn a_stopping_server_lets_running_batches_finish_and_starts_none() {
+    let (held, server, url) = serve_held().await;
+    let client = CoordinatorClient::new(connect_lazily(&url).unwrap(), url.clone());
+    client.run_batch(request("r")).await.unwrap();
+    let mut health = HealthClient::new(connect_lazily(&url).unwrap());
+    let mut watching = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(watching.message().await.unwrap().unwrap().status, ServingStatus::Serving as i32);
+    let http = server.http_address().unwrap();
+
+    let stopping = tokio::spawn(server.stop(Duration::from_secs(30)));
+    assert_eq!(watching.message().await.unwrap().unwrap().status, ServingStatus::NotServing as i32);
+    let refused = loop {
+        // The gate closes a moment after the health changes.
+        if let Err(error) = client.run_batch(request("late")).await {
+            break error;
+        }
+    };
+    assert!(refused.to_string().contains("is stopping"), "{refused}");
+    assert!(matches!(refused, BatchError::Other { code: Code::Unavailable, retry: Retry::Again, .. }));
+    assert!(http_get(http, "/readyz").await.starts_with("HTTP/1.1 503"));
+    assert!(!stopping.is_finished());
+
+    held.end_all();
+    assert!(stopping.await.unwrap().unwrap().unfinished.is_empty());
+    assert!(TcpStream::connect(url.trim_start_matches("http://")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_batch_that_outlasts_the_drain_time_is_named() {
+    let (_, server, url) = serve_held().await;
+    let client = CoordinatorClient::new(connect_lazily(&url).unwrap(), url);
+    client.run_batch(request("slow")).await.unwrap();
+    let stopped = server.stop(Duration::from_millis(100)).await.unwrap();
+    assert_eq!(stopped.unfinished.iter().map(BatchName::as_str).collect::<Vec<_>>(), ["p/slow"]);
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named() {
+    let (_, server, _) = serve_held().await;
+    let options = Options { listen: server.address(), http: None, metrics: None };
+    let refused = start(Arc::new(Held::default()), options).await.err().unwrap();
+    assert_eq!(refused.to_string(), format!("cannot listen on {}", server.address()));
+}
