@@ -16,7 +16,7 @@ use tributary_hudi::target::{Owner, acquire_lock, begin_instant, create_table, r
 use tributary_hudi::{Action, Storage, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
-    Checkpoint, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
+    Checkpoint, Code, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
 };
 
 use crate::commit::{Proposal, commit_metadata, remember};
@@ -377,10 +377,11 @@ impl<'a> Batch<'a> {
         next
     }
 
-    /// After a failure: the instant is rolled back, unless it is not known whether it committed.
+    /// After a failure: the instant is rolled back, where it is certain that nothing of it is still being written.
     async fn clean_up(&self, target: &TargetState, instant: &InstantTime, error: &Error) {
-        if error.outcome() == Outcome::Unknown {
-            // Whoever comes next reads it back under the lock and only then rolls back.
+        if error.outcome() == Outcome::Unknown || error.code() == Code::Timeout {
+            // An unknown commit is read back first, and a staging that ran out of time may have one operation on its
+            // way: a file that lands after a rollback would stay. The next batch rolls it back, under the lock.
             return;
         }
         if let Err(failed) = roll_back_own(&self.storage, target, instant, self.inner.clock.as_ref()).await {
