@@ -7,4 +7,5 @@ mod crashes;
 mod errors;
 mod kills;
 mod main_job;
+mod roles_apart;
 mod support;

@@ -12,8 +12,11 @@ use tempfile::TempDir;
 use tributary_api::coordinator::{BatchStatus, RunRequest};
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Views};
 use tributary_hudi::{CommitMetadata, Stores, SystemStores, TableConfig, Timeline};
+use tributary_rpc::{CheckpointClient, CoordinatorClient, MergeClient, TimelineClient, WriterClient};
 use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::{Embedded, Settings, embed};
+use tributary_server::roles::{Elsewhere, Parts, Role, host};
+use tributary_server::serve::Options;
 use tributary_store::MemoryStore;
 use tributary_types::pipeline::{OnLate, Pipeline};
 use tributary_types::{
@@ -76,7 +79,8 @@ pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
 }
 
-/// All roles over the local disk.
+/// All roles over the local disk. With `TRIBUTARY_TEST_ROLES=apart` each runs behind its own port, so that every test
+/// can be run that way too.
 pub(crate) fn roles() -> Embedded {
     roles_over(Arc::new(SystemStores::new()))
 }
@@ -89,7 +93,47 @@ pub(crate) fn roles_over(stores: Arc<dyn Stores>) -> Embedded {
         }),
         ..Settings::default()
     };
-    embed(stores, Arc::new(MemoryStore::default()), Arc::new(SystemClock), Arc::new(SystemEntropy), settings)
+    let parts = Parts {
+        stores,
+        store: Arc::new(MemoryStore::default()),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+    };
+    if std::env::var("TRIBUTARY_TEST_ROLES").is_ok_and(|roles| roles == "apart") {
+        return spread(parts, settings);
+    }
+    embed(parts.stores, parts.store, parts.clock, parts.entropy, settings)
+}
+
+/// The same roles, each behind a port of its own, and all of them called through their adapters.
+pub(crate) fn spread(parts: Parts, settings: Settings) -> Embedded {
+    let start = |role: Role, elsewhere: &Elsewhere| {
+        let hosted = host(&[role], elsewhere, &parts, settings.clone()).unwrap();
+        let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None };
+        let starting = tributary_server::serve::start(hosted, options);
+        let server = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(starting)).unwrap();
+        let url = format!("http://{}", server.address());
+        // A server that is dropped stops; these live as long as the test.
+        std::mem::forget(server);
+        (tributary_rpc::connect_lazily(&url).unwrap(), url)
+    };
+    let (channel, url) = start(Role::Timeline, &Elsewhere::default());
+    let timeline: Arc<dyn tributary_api::timeline::Timeline> = Arc::new(TimelineClient::new(channel, url));
+    let (channel, url) = start(Role::Checkpoint, &Elsewhere::default());
+    let checkpoints: Arc<dyn tributary_api::checkpoint::Checkpoints> = Arc::new(CheckpointClient::new(channel, url));
+    let (channel, url) = start(Role::Writer, &Elsewhere::default());
+    let writer: Arc<dyn tributary_api::writer::Writer> = Arc::new(WriterClient::new(channel, url));
+    let mut elsewhere = Elsewhere {
+        timeline: Some(timeline.clone()),
+        checkpoints: Some(checkpoints.clone()),
+        writer: Some(writer.clone()),
+        merge: None,
+    };
+    let (channel, url) = start(Role::Merge, &elsewhere);
+    let merge: Arc<dyn tributary_api::merge::Merge> = Arc::new(MergeClient::new(channel, url));
+    elsewhere.merge = Some(merge.clone());
+    let (channel, url) = start(Role::Coordinator, &elsewhere);
+    Embedded { timeline, checkpoints, merge, writer, coordinator: Arc::new(CoordinatorClient::new(channel, url)) }
 }
 
 /// A pipeline from its JSON form.

@@ -118,7 +118,13 @@ pub(crate) fn from_status<E: RoleError>(status: Status, doing: String, call: Cal
         return E::unreachable(doing, lost_cause(status));
     }
     let code = code_of_grpc(status.code());
-    let message = format!("{doing}: {}", status.message());
+    // tonic says nothing about a service that was not added.
+    let what = match (status.message(), code) {
+        ("", Code::Unsupported) => "the role does not run there",
+        ("", _) => "the call failed without a message",
+        (message, _) => message,
+    };
+    let message = format!("{doing}: {what}");
     E::other(code, default_retry(code, call), message)
 }
 

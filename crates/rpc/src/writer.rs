@@ -3,11 +3,13 @@
 //!
 //! A stream of rows that breaks must not look like one that ended, or a part of the rows would be staged as if it were
 //! all of them. gRPC servers see a call that was given up as a stream that ended, so the last row is followed by a
-//! message that says so, and a stream without it is an error.
+//! message that says so, and a stream without it is an error. Rows that fail are followed by one that says that, and
+//! the call then waits for the writer to stop: nothing is written any more when it returns.
 //!
 //! Of the memory budget only the limit travels; see [`crate::merge`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_flight::decode::FlightDataDecoder;
 use arrow_flight::encode::{DictionaryHandling, FlightDataEncoderBuilder};
@@ -33,6 +35,10 @@ use crate::remote::Remote;
 
 /// What the message after the last row carries.
 const END: &[u8] = b"end";
+/// What the message after rows that failed carries.
+const FAILED: &[u8] = b"failed";
+/// Time that the writer has to stop once the rows failed.
+const STOPPING: Duration = Duration::from_secs(30);
 
 /// Calls a writer role in another process.
 #[derive(Clone)]
@@ -79,10 +85,16 @@ impl Writer for WriterClient {
             .build(rows.map_err(|error| FlightError::ExternalError(Box::new(error))))
             .chain(futures::stream::iter([Ok(FlightData::new().with_app_metadata(END))]));
         let (failed, failure) = oneshot::channel();
+        let call = self.put(DOING, until_failure(messages, failed));
+        tokio::pin!(call);
         let answer = tokio::select! {
             biased;
-            Ok(error) = failure => return Err(Error::Rows(error)),
-            answer = self.put(DOING, until_failure(messages, failed)) => answer?,
+            Ok(error) = failure => {
+                // What the other side answers to it is not the reason.
+                let _ = tokio::time::timeout(STOPPING, call).await;
+                return Err(Error::Rows(error));
+            }
+            answer = &mut call => answer?,
         };
         crate::count_peak(&budget, count(answer.peak_memory_bytes));
         let staged = required(answer.staged, "staged").map_err(self.remote.unreadable(DOING))?;
@@ -90,20 +102,20 @@ impl Writer for WriterClient {
     }
 }
 
-/// The messages up to the first error, which is reported; then nothing more ever: the call is given up as a whole.
+/// The messages up to the first error, which is reported, and in its place one that says that they failed.
 fn until_failure(
     messages: impl Stream<Item = Result<FlightData, FlightError>> + Send + 'static,
     failed: oneshot::Sender<RowError>,
 ) -> impl Stream<Item = FlightData> + Send + 'static {
-    futures::stream::unfold((Box::pin(messages), Some(failed)), |(mut messages, mut failed)| async move {
+    futures::stream::unfold((Box::pin(messages), Some(failed)), |(mut messages, failed)| async move {
+        // Without the sender the failure was told already.
+        let failed = failed?;
         match messages.next().await? {
-            Ok(message) => Some((message, (messages, failed))),
+            Ok(message) => Some((message, (messages, Some(failed)))),
             Err(error) => {
-                if let Some(failed) = failed.take() {
-                    // Nobody listens any more when the call itself has failed.
-                    let _ = failed.send(encoder_error(error));
-                }
-                std::future::pending().await
+                // Nobody listens any more when the call itself has failed.
+                let _ = failed.send(encoder_error(error));
+                Some((FlightData::new().with_app_metadata(FAILED), (messages, None)))
             }
         }
     })
@@ -135,6 +147,9 @@ fn until_end(messages: Streaming<FlightData>) -> impl Stream<Item = Result<Fligh
         let mut messages = messages?;
         match messages.message().await {
             Ok(Some(message)) if message.data_header.is_empty() && message.app_metadata == END => None,
+            Ok(Some(message)) if message.data_header.is_empty() && message.app_metadata == FAILED => {
+                Some((Err(cut_stream().into()), None))
+            }
             Ok(Some(message)) => Some((Ok(message), Some(messages))),
             Ok(None) => Some((Err(cut_stream().into()), None)),
             Err(status) => Some((Err(status.into()), None)),

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tributary_types::pipeline::Span;
 
 use crate::commands;
+use crate::roles::Role;
 use crate::telemetry;
 
 /// Keeps one Apache Hudi table up to date from many.
@@ -159,6 +160,21 @@ pub struct ServeArgs {
     /// Address of `/livez`, `/readyz` and `/metrics`; not served when absent.
     #[arg(long)]
     pub http_listen: Option<String>,
+    /// Roles that run in this process.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["timeline", "checkpoint", "merge", "writer", "coordinator"])]
+    pub roles: Vec<Role>,
+    /// Where the timeline role is, when it does not run here: `http://HOST:PORT`.
+    #[arg(long)]
+    pub timeline_address: Option<String>,
+    /// Where the checkpoint role is, when it does not run here.
+    #[arg(long)]
+    pub checkpoint_address: Option<String>,
+    /// Where the merge role is, when it does not run here.
+    #[arg(long)]
+    pub merge_address: Option<String>,
+    /// Where the writer role is, when it does not run here.
+    #[arg(long)]
+    pub writer_address: Option<String>,
     /// Listen where other machines can reach it, although nothing is encrypted and nobody is asked who they are.
     #[arg(long)]
     pub insecure: bool,

@@ -20,6 +20,7 @@ use tributary_types::{SystemClock, SystemEntropy};
 
 use crate::embedded::{Embedded, Settings, embed, open_store};
 use crate::pipeline_file;
+use crate::roles::Parts;
 
 /// A command that could not do its work.
 #[derive(Debug)]
@@ -69,10 +70,20 @@ pub(crate) fn load_pipeline(path: &Path, server: Option<&str>) -> Result<Pipelin
         .map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
 }
 
-/// The roles, embedded, over the system's stores.
+/// What roles are made of, over the system's stores, clock and randomness. Records are kept below `data`.
+pub(crate) fn parts(data: Option<&Path>) -> Result<Parts, Failed> {
+    Ok(Parts {
+        stores: Arc::new(SystemStores::new()),
+        store: open_store(data).map_err(|e| Failed::new(&e, 1))?,
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+    })
+}
+
+/// The roles, embedded.
 pub(crate) fn roles(data: Option<&Path>) -> Result<Embedded, Failed> {
-    let store = open_store(data).map_err(|e| Failed::new(&e, 1))?;
-    Ok(embed(Arc::new(SystemStores::new()), store, Arc::new(SystemClock), Arc::new(SystemEntropy), Settings::default()))
+    let Parts { stores, store, clock, entropy } = parts(data)?;
+    Ok(embed(stores, store, clock, entropy, Settings::default()))
 }
 
 /// The coordinator of a command: on `server`, or embedded.

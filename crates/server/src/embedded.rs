@@ -13,6 +13,8 @@ use tributary_hudi::Stores;
 use tributary_store::{KeyValue, MemoryStore, SledStore};
 use tributary_types::{Clock, Entropy};
 
+use crate::roles::{Elsewhere, Parts, Role, host};
+
 /// The roles of one process, each behind the trait that its callers know.
 #[derive(Clone)]
 pub struct Embedded {
@@ -59,22 +61,16 @@ pub fn embed(
     entropy: Arc<dyn Entropy>,
     settings: Settings,
 ) -> Embedded {
-    let timeline: Arc<dyn Timeline> =
-        Arc::new(tributary_timeline::Service::new(Arc::clone(&stores), Arc::clone(&clock), settings.timeline));
-    let checkpoints: Arc<dyn Checkpoints> =
-        Arc::new(tributary_checkpoint::Service::new(Arc::clone(&stores), store, settings.checkpoint));
-    let writer: Arc<dyn Writer> =
-        Arc::new(tributary_writer::Service::new(Arc::clone(&stores), Arc::clone(&entropy), settings.writer));
-    let merge: Arc<dyn Merge> =
-        Arc::new(tributary_merge::Service::new(Arc::clone(&timeline), Arc::clone(&writer), settings.merge));
-    let roles = tributary_coordinator::Roles {
-        timeline: Arc::clone(&timeline),
-        checkpoints: Arc::clone(&checkpoints),
-        merge: Arc::clone(&merge),
-    };
-    let coordinator: Arc<dyn Coordinator> =
-        Arc::new(tributary_coordinator::Service::new(roles, stores, clock, entropy, settings.coordinator));
-    Embedded { timeline, checkpoints, merge, writer, coordinator }
+    const HERE: &str = "every role was asked for, so every role is here";
+    let parts = Parts { stores, store, clock, entropy };
+    let hosted = host(&Role::ALL, &Elsewhere::default(), &parts, settings).expect(HERE);
+    Embedded {
+        timeline: hosted.timeline.expect(HERE),
+        checkpoints: hosted.checkpoints.expect(HERE),
+        merge: hosted.merge.expect(HERE),
+        writer: hosted.writer.expect(HERE),
+        coordinator: hosted.coordinator.expect(HERE),
+    }
 }
 
 /// The coordinator's default settings with a change: its crate is not a dependency of whoever only wires roles.

@@ -8,6 +8,7 @@ pub mod cli;
 pub mod commands;
 pub mod embedded;
 pub mod pipeline_file;
+pub mod roles;
 pub mod serve;
 pub mod telemetry;
 

@@ -8,7 +8,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
@@ -19,11 +19,12 @@ use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tributary_api::coordinator::{self, Coordinator};
-use tributary_rpc::{CoordinatorServer, FlightServer, proto};
+use tributary_rpc::{CheckpointServer, CoordinatorServer, FlightServer, MergeServer, TimelineServer, proto};
 use tributary_types::BatchName;
 
 use crate::gate::Gate;
 use crate::http::{self, Readiness};
+use crate::roles::{Hosted, Role};
 
 /// Time that open connections have to end by themselves once nothing runs any more.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -61,7 +62,10 @@ pub enum Error {
 pub struct Server {
     address: SocketAddr,
     http_address: Option<SocketAddr>,
-    gate: Arc<Gate>,
+    gate: Option<Arc<Gate>>,
+    services: Vec<&'static str>,
+    /// Whether calls of other processes run here that no batch of this one waits for.
+    serves_others: bool,
     readiness: Readiness,
     health: HealthReporter,
     stop: watch::Sender<bool>,
@@ -76,26 +80,49 @@ pub struct Stopped {
     pub unfinished: Vec<BatchName>,
 }
 
-/// Serves `coordinator`. Requests are answered when this returns.
-pub async fn start(coordinator: Arc<dyn Coordinator>, options: Options) -> Result<Server, Error> {
+/// Serves the roles of this process. Requests are answered when this returns.
+pub async fn start(hosted: Hosted, options: Options) -> Result<Server, Error> {
     let (stop, stopped) = watch::channel(false);
-    let gate = Arc::new(Gate::new(coordinator));
-    let gated: Arc<dyn Coordinator> = Arc::clone(&gate) as Arc<dyn Coordinator>;
+    let gate = hosted.coordinator.clone().map(|coordinator| Arc::new(Gate::new(coordinator)));
     let readiness = Readiness::default();
 
     let (health, health_service) = tonic_health::server::health_reporter();
-    for service in [COORDINATOR_SERVICE, FLIGHT_SERVICE] {
+    let services = services_of(&hosted);
+    for service in &services {
         health.set_service_status(service, ServingStatus::Serving).await;
     }
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    let shown = services.iter().chain(["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"].iter());
+    let reflection = shown
+        .filter(|service| **service != FLIGHT_SERVICE)
+        .fold(reflection, |builder, service| builder.with_service_name(*service))
         .build_v1()
         .map_err(Error::Reflection)?;
-    let routes = Routes::new(health_service)
-        .add_service(reflection)
-        .add_service(CoordinatorServer::new(Arc::clone(&gated)))
-        .add_service(FlightServer::new().with_coordinator(gated).into_service());
+
+    let serves_others = hosted.coordinator.is_none();
+    let mut routes = Routes::new(health_service).add_service(reflection);
+    let mut flight = FlightServer::new();
+    if let Some(gate) = &gate {
+        let gated: Arc<dyn Coordinator> = Arc::clone(gate) as Arc<dyn Coordinator>;
+        routes = routes.add_service(CoordinatorServer::new(Arc::clone(&gated)));
+        flight = flight.with_coordinator(gated);
+    }
+    if let Some(timeline) = hosted.timeline {
+        routes = routes.add_service(TimelineServer::new(Arc::clone(&timeline)));
+        flight = flight.with_timeline(timeline);
+    }
+    if let Some(checkpoints) = hosted.checkpoints {
+        routes = routes.add_service(CheckpointServer::new(checkpoints));
+    }
+    if let Some(merge) = hosted.merge {
+        routes = routes.add_service(MergeServer::new(merge));
+    }
+    if let Some(writer) = hosted.writer {
+        flight = flight.with_writer(writer);
+    }
+    let routes = routes.add_service(flight.into_service());
 
     let (address, listener) = bind(options.listen).await?;
     let grpc = tonic::transport::Server::builder()
@@ -117,7 +144,25 @@ pub async fn start(coordinator: Arc<dyn Coordinator>, options: Options) -> Resul
         }
     };
     readiness.set(true);
-    Ok(Server { address, http_address, gate, readiness, health, stop, grpc, http })
+    Ok(Server { address, http_address, gate, services, serves_others, readiness, health, stop, grpc, http })
+}
+
+/// The gRPC services of the roles that run here.
+fn services_of(hosted: &Hosted) -> Vec<&'static str> {
+    let mut services: Vec<&'static str> = hosted.roles().into_iter().filter_map(service_of).collect();
+    services.push(FLIGHT_SERVICE);
+    services
+}
+
+/// The gRPC service of a role. The writer has none: it is served over Flight.
+fn service_of(role: Role) -> Option<&'static str> {
+    match role {
+        Role::Timeline => Some("tributary.timeline.v1.TimelineService"),
+        Role::Checkpoint => Some("tributary.checkpoint.v1.CheckpointService"),
+        Role::Merge => Some("tributary.merge.v1.MergeService"),
+        Role::Writer => None,
+        Role::Coordinator => Some(COORDINATOR_SERVICE),
+    }
 }
 
 async fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpIncoming), Error> {
@@ -154,16 +199,24 @@ impl Server {
 
     /// Stops: see the module's documentation.
     pub async fn stop(self, drain: Duration) -> Result<Stopped, coordinator::Error> {
-        for service in ["", COORDINATOR_SERVICE, FLIGHT_SERVICE] {
+        let began = Instant::now();
+        for service in self.services.iter().chain([&""]) {
             self.health.set_service_status(service, ServingStatus::NotServing).await;
         }
         self.readiness.set(false);
-        self.gate.close();
-        let unfinished = self.gate.drain(drain).await;
+        let unfinished = match &self.gate {
+            Some(gate) => {
+                gate.close();
+                gate.drain(drain).await
+            }
+            None => Ok(Vec::new()),
+        };
         self.stop.send_replace(true);
+        // What runs here for a batch of another process has the drain time too.
+        let left = if self.serves_others { drain.saturating_sub(began.elapsed()).max(CLOSING) } else { CLOSING };
         for task in [Some(self.grpc), self.http].into_iter().flatten() {
             let abort = task.abort_handle();
-            if tokio::time::timeout(CLOSING, task).await.is_err() {
+            if tokio::time::timeout(left, task).await.is_err() {
                 // Clients that watch health or reflection never hang up by themselves.
                 abort.abort();
             }

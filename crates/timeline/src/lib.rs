@@ -7,10 +7,7 @@
 //! split looks at nothing but its file, so what was planned is what is delivered, or an error that says which file
 //! is gone.
 //!
-//! What decides ([`decide`], [`readset`]) is pure; the rest reads facts or acts on what was decided.
-
-// The contract's error holds every field that its message names; it is made once per plan, never per row.
-#![allow(clippy::result_large_err)]
+//! What decides (`decide`, `readset`) is pure; the rest reads facts or acts on what was decided.
 
 mod cache;
 mod decide;

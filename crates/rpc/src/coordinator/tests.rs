@@ -272,3 +272,12 @@ async fn what_flight_does_not_offer_says_so() {
     assert_eq!(refused.code(), tonic::Code::Unimplemented);
     assert!(refused.message().contains("not offered"), "{refused:?}");
 }
+
+#[tokio::test]
+async fn a_server_without_the_role_says_so() {
+    let channel = connect(Routes::new(FlightServer::new().into_service()));
+    let client = CoordinatorClient::new(channel, "http://in-memory");
+    let refused = run(&client, "p", "r").await.unwrap_err();
+    assert_eq!((refused.code(), refused.retry()), (Code::Unsupported, Retry::Never));
+    assert_eq!(refused.to_string(), "starting a batch at http://in-memory: the role does not run there");
+}

@@ -129,7 +129,7 @@ pub(crate) fn cut_stream() -> Status {
 
 /// A stream of rows that ended before it was whole.
 #[derive(Debug, thiserror::Error)]
-#[error("the stream of rows was cut: its sender went away before the end")]
+#[error("the stream of rows was cut: its sender failed or went away before the end")]
 struct CutStream;
 
 impl Fault for CutStream {

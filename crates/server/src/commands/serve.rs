@@ -2,9 +2,15 @@
 //! `tributary serve`: the roles behind a port.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tonic::transport::Channel;
+use tributary_rpc::{CheckpointClient, MergeClient, TimelineClient, WriterClient, connect_lazily};
 
 use crate::cli::ServeArgs;
-use crate::commands::{Failed, roles, stop_signal};
+use crate::commands::{Failed, parts, stop_signal};
+use crate::embedded::Settings;
+use crate::roles::{Elsewhere, Role, host};
 use crate::serve::{self, Options};
 use crate::telemetry;
 
@@ -27,12 +33,16 @@ pub async fn serve(args: ServeArgs) -> Result<u8, Failed> {
         None => None,
     };
     let metrics = telemetry::record_metrics();
-    let roles = roles(args.data_dir.as_deref())?;
-    if args.data_dir.is_none() {
+    let elsewhere = elsewhere(&args)?;
+    let keeps_records = args.roles.contains(&Role::Checkpoint);
+    if keeps_records && args.data_dir.is_none() {
         tracing::warn!("no --data-dir is given: the history of batches ends with this process");
     }
+    let directory = args.data_dir.as_deref().filter(|_| keeps_records);
+    let parts = parts(directory)?;
+    let hosted = host(&args.roles, &elsewhere, &parts, Settings::default()).map_err(|e| Failed::new(&e, 2))?;
     let options = Options { listen, http, metrics };
-    let mut server = serve::start(roles.coordinator, options).await.map_err(|e| Failed::new(&e, 1))?;
+    let mut server = serve::start(hosted, options).await.map_err(|e| Failed::new(&e, 1))?;
     println!("listening on {}", server.address());
     if let Some(address) = server.http_address() {
         println!("http on {address}");
@@ -57,6 +67,34 @@ pub async fn serve(args: ServeArgs) -> Result<u8, Failed> {
         ),
         exit_code: 1,
     })
+}
+
+/// Adapters over the addresses that are given. One for a role that runs here would never be called.
+fn elsewhere(args: &ServeArgs) -> Result<Elsewhere, Failed> {
+    let channel = |role: Role, address: &Option<String>| -> Result<Option<(Channel, String)>, Failed> {
+        let Some(address) = address else { return Ok(None) };
+        if args.roles.contains(&role) {
+            let name = role.as_str();
+            let message = format!("the role `{name}` runs here: leave it out of --roles, or drop --{name}-address");
+            return Err(Failed { message, exit_code: 2 });
+        }
+        let channel = connect_lazily(address).map_err(|e| Failed::new(&e, 2))?;
+        Ok(Some((channel, format!("the {} role, {address}", role.as_str()))))
+    };
+    let mut elsewhere = Elsewhere::default();
+    if let Some((channel, at)) = channel(Role::Timeline, &args.timeline_address)? {
+        elsewhere.timeline = Some(Arc::new(TimelineClient::new(channel, at)));
+    }
+    if let Some((channel, at)) = channel(Role::Checkpoint, &args.checkpoint_address)? {
+        elsewhere.checkpoints = Some(Arc::new(CheckpointClient::new(channel, at)));
+    }
+    if let Some((channel, at)) = channel(Role::Merge, &args.merge_address)? {
+        elsewhere.merge = Some(Arc::new(MergeClient::new(channel, at)));
+    }
+    if let Some((channel, at)) = channel(Role::Writer, &args.writer_address)? {
+        elsewhere.writer = Some(Arc::new(WriterClient::new(channel, at)));
+    }
+    Ok(elsewhere)
 }
 
 async fn resolve(option: &str, address: &str) -> Result<SocketAddr, Failed> {

@@ -85,12 +85,16 @@ fn request(id: &str) -> RunRequest {
     RunRequest { pipeline, request: RequestId::new(id).unwrap(), allow_empty: false }
 }
 
+fn hosted(held: &Arc<Held>) -> Hosted {
+    Hosted { coordinator: Some(Arc::clone(held) as Arc<dyn Coordinator>), ..Hosted::default() }
+}
+
 async fn serve_held() -> (Arc<Held>, Server, String) {
     let held = Arc::new(Held::default());
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle();
     let options = Options { listen: any, http: Some(any), metrics: Some(metrics) };
-    let server = start(Arc::clone(&held) as Arc<dyn Coordinator>, options).await.unwrap();
+    let server = start(hosted(&held), options).await.unwrap();
     let url = format!("http://{}", server.address());
     (held, server, url)
 }
@@ -126,7 +130,9 @@ async fn port_zero_takes_a_free_port_and_everything_answers_on_it() {
         .unwrap();
     let answer = answers.into_inner().message().await.unwrap().unwrap();
     let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else { panic!("{answer:?}") };
-    assert!(services.service.iter().any(|service| service.name == COORDINATOR_SERVICE), "{services:?}");
+    let names: Vec<&str> = services.service.iter().map(|service| service.name.as_str()).collect();
+    assert!(names.contains(&COORDINATOR_SERVICE) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    assert!(!names.iter().any(|name| name.contains("merge")), "a role that does not run here: {names:?}");
 
     let client = CoordinatorClient::new(channel, url);
     assert_eq!(client.run_batch(request("r")).await.unwrap().name.as_str(), "p/r");
@@ -179,6 +185,6 @@ async fn a_batch_that_outlasts_the_drain_time_is_named() {
 async fn an_address_in_use_is_named() {
     let (_, server, _) = serve_held().await;
     let options = Options { listen: server.address(), http: None, metrics: None };
-    let refused = start(Arc::new(Held::default()), options).await.err().unwrap();
+    let refused = start(hosted(&Arc::new(Held::default())), options).await.err().unwrap();
     assert_eq!(refused.to_string(), format!("cannot listen on {}", server.address()));
 }

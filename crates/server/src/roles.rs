@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which roles run in this process, and how those that do not are reached.
+
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use tributary_api::checkpoint::Checkpoints;
+use tributary_api::coordinator::Coordinator;
+use tributary_api::merge::Merge;
+use tributary_api::timeline::Timeline;
+use tributary_api::writer::Writer;
+use tributary_hudi::Stores;
+use tributary_store::KeyValue;
+use tributary_types::{Clock, Entropy};
+
+use crate::embedded::{Embedded, Settings};
+
+/// A role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Role {
+    /// Reads Hudi tables.
+    Timeline,
+    /// Finds and keeps cursors.
+    Checkpoint,
+    /// Runs the SQL; calls timeline and writer.
+    Merge,
+    /// Stages files.
+    Writer,
+    /// Runs batches; calls timeline, checkpoint and merge.
+    Coordinator,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 5] = [Role::Timeline, Role::Checkpoint, Role::Merge, Role::Writer, Role::Coordinator];
+
+    /// The name on the command line and in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Timeline => "timeline",
+            Role::Checkpoint => "checkpoint",
+            Role::Merge => "merge",
+            Role::Writer => "writer",
+            Role::Coordinator => "coordinator",
+        }
+    }
+}
+
+/// A role that is needed and cannot be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the role `{}` runs here and calls `{}`, which does not: run that here too, or say where it is with \
+     --{}-address http://HOST:PORT",
+    user.as_str(), needed.as_str(), needed.as_str()
+)]
+pub struct Missing {
+    /// Who needs it.
+    pub user: Role,
+    /// What is needed.
+    pub needed: Role,
+}
+
+/// Roles in other processes.
+#[derive(Default, Clone)]
+pub struct Elsewhere {
+    /// Reads Hudi tables.
+    pub timeline: Option<Arc<dyn Timeline>>,
+    /// Finds cursors.
+    pub checkpoints: Option<Arc<dyn Checkpoints>>,
+    /// Runs the SQL.
+    pub merge: Option<Arc<dyn Merge>>,
+    /// Stages files.
+    pub writer: Option<Arc<dyn Writer>>,
+}
+
+/// Roles in this process.
+#[derive(Default, Clone)]
+pub struct Hosted {
+    /// Reads Hudi tables.
+    pub timeline: Option<Arc<dyn Timeline>>,
+    /// Finds cursors.
+    pub checkpoints: Option<Arc<dyn Checkpoints>>,
+    /// Runs the SQL.
+    pub merge: Option<Arc<dyn Merge>>,
+    /// Stages files.
+    pub writer: Option<Arc<dyn Writer>>,
+    /// Runs batches.
+    pub coordinator: Option<Arc<dyn Coordinator>>,
+}
+
+impl Hosted {
+    /// The roles that run here.
+    pub fn roles(&self) -> Vec<Role> {
+        let here = |role: &Role| match role {
+            Role::Timeline => self.timeline.is_some(),
+            Role::Checkpoint => self.checkpoints.is_some(),
+            Role::Merge => self.merge.is_some(),
+            Role::Writer => self.writer.is_some(),
+            Role::Coordinator => self.coordinator.is_some(),
+        };
+        Role::ALL.into_iter().filter(here).collect()
+    }
+}
+
+impl From<Embedded> for Hosted {
+    fn from(all: Embedded) -> Self {
+        Hosted {
+            timeline: Some(all.timeline),
+            checkpoints: Some(all.checkpoints),
+            merge: Some(all.merge),
+            writer: Some(all.writer),
+            coordinator: Some(all.coordinator),
+        }
+    }
+}
+
+/// What roles are made of.
+#[derive(Clone)]
+pub struct Parts {
+    /// Where tables are.
+    pub stores: Arc<dyn Stores>,
+    /// Where the checkpoint role keeps its records.
+    pub store: Arc<dyn KeyValue>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// Makes the `wanted` roles. A role calls the one of this process where there is one, else the one elsewhere; it cannot
+/// tell which.
+pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Settings) -> Result<Hosted, Missing> {
+    let mut hosted = Hosted::default();
+    let Parts { stores, store, clock, entropy } = parts;
+    if wanted.contains(&Role::Timeline) {
+        let service = tributary_timeline::Service::new(Arc::clone(stores), Arc::clone(clock), settings.timeline);
+        hosted.timeline = Some(Arc::new(service));
+    }
+    if wanted.contains(&Role::Checkpoint) {
+        let service = tributary_checkpoint::Service::new(Arc::clone(stores), Arc::clone(store), settings.checkpoint);
+        hosted.checkpoints = Some(Arc::new(service));
+    }
+    if wanted.contains(&Role::Writer) {
+        let service = tributary_writer::Service::new(Arc::clone(stores), Arc::clone(entropy), settings.writer);
+        hosted.writer = Some(Arc::new(service));
+    }
+    let timeline = hosted.timeline.clone().or(elsewhere.timeline.clone());
+    let needs = |user: Role, needed: Role| Missing { user, needed };
+    if wanted.contains(&Role::Merge) {
+        let timeline = timeline.clone().ok_or(needs(Role::Merge, Role::Timeline))?;
+        let writer = hosted.writer.clone().or(elsewhere.writer.clone()).ok_or(needs(Role::Merge, Role::Writer))?;
+        hosted.merge = Some(Arc::new(tributary_merge::Service::new(timeline, writer, settings.merge)));
+    }
+    if wanted.contains(&Role::Coordinator) {
+        let checkpoints = hosted.checkpoints.clone().or(elsewhere.checkpoints.clone());
+        let merge = hosted.merge.clone().or(elsewhere.merge.clone());
+        let roles = tributary_coordinator::Roles {
+            timeline: timeline.ok_or(needs(Role::Coordinator, Role::Timeline))?,
+            checkpoints: checkpoints.ok_or(needs(Role::Coordinator, Role::Checkpoint))?,
+            merge: merge.ok_or(needs(Role::Coordinator, Role::Merge))?,
+        };
+        let (stores, clock, entropy) = (Arc::clone(stores), Arc::clone(clock), Arc::clone(entropy));
+        let service = tributary_coordinator::Service::new(roles, stores, clock, entropy, settings.coordinator);
+        hosted.coordinator = Some(Arc::new(service));
+    }
+    Ok(hosted)
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Each role as a process of its own: `tributary serve --roles`, gRPC and Flight between them.
+//!
+//! The processes are this test binary itself, started again with one test and the command line in the environment.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser as _;
+use futures::TryStreamExt as _;
+use tributary_api::coordinator::{BatchStatus, Coordinator, RunRequest};
+use tributary_rpc::{CoordinatorClient, connect_lazily};
+use tributary_server::cli::{self, Cli};
+use tributary_types::pipeline::Pipeline;
+use tributary_types::{Code, Outcome, RequestId, Retry};
+
+use crate::support::{Lake, assert_sound, enriched, json_rows, roles, rows, run};
+
+const ARGUMENTS: &str = "TRIBUTARY_TEST_ARGUMENTS";
+
+/// Does nothing in a normal run; in a child process it is the process.
+#[test]
+fn child_process() {
+    if let Ok(arguments) = std::env::var(ARGUMENTS) {
+        let _ = cli::main(Cli::parse_from(arguments.split('\u{1f}')));
+    }
+}
+
+/// A role's process; killed when dropped.
+struct Process {
+    child: Child,
+    url: String,
+}
+
+impl Process {
+    fn start(arguments: &[&str]) -> Process {
+        let mut all = vec!["tributary", "serve", "--listen", "127.0.0.1:0"];
+        all.extend(arguments);
+        Process::start_as(&all)
+    }
+
+    fn start_as(arguments: &[&str]) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "roles_apart::child_process", "--nocapture"])
+            .env(ARGUMENTS, arguments.join("\u{1f}"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // The harness may have begun the line.
+        let found = lines.map_while(Result::ok).find_map(|line| Some(line.split_once("listening on ")?.1.to_string()));
+        Process { child, url: format!("http://{}", found.unwrap()) }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn terminate(&mut self) -> Duration {
+        let began = Instant::now();
+        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        self.child.wait().unwrap();
+        began.elapsed()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// All roles, each a process.
+struct Cluster {
+    timeline: Process,
+    writer: Process,
+    checkpoint: Process,
+    merge: Process,
+    coordinator: Process,
+}
+
+impl Cluster {
+    fn start(data: &Path) -> Cluster {
+        let data = data.join("records").display().to_string();
+        let timeline = Process::start(&["--roles", "timeline"]);
+        let writer = Process::start(&["--roles", "writer"]);
+        let checkpoint = Process::start(&["--roles", "checkpoint", "--data-dir", &data]);
+        let merge =
+            Process::start(&["--roles", "merge", "--timeline-address", &timeline.url, "--writer-address", &writer.url]);
+        let coordinator = Process::start(&[
+            "--roles",
+            "coordinator",
+            "--timeline-address",
+            &timeline.url,
+            "--checkpoint-address",
+            &checkpoint.url,
+            "--merge-address",
+            &merge.url,
+        ]);
+        Cluster { timeline, writer, checkpoint, merge, coordinator }
+    }
+
+    fn coordinator(&self) -> CoordinatorClient {
+        CoordinatorClient::new(connect_lazily(&self.coordinator.url).unwrap(), self.coordinator.url.clone())
+    }
+}
+
+async fn run_on(coordinator: &dyn Coordinator, pipeline: &Pipeline, request: &str) -> BatchStatus {
+    let request = RequestId::new(request).unwrap();
+    let started =
+        coordinator.run_batch(RunRequest { pipeline: pipeline.clone(), request, allow_empty: false }).await.unwrap();
+    let mut watch = coordinator.watch_batch(&started.name).await.unwrap();
+    watch.wait_for(|status| status.outcome.is_some()).await.unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_processes_commit_what_one_process_commits() {
+    let (apart, together) = (Lake::demo(1), Lake::demo(1));
+    let mut cluster = Cluster::start(apart.dir());
+    let coordinator = cluster.coordinator();
+    let local = roles();
+    for round in 1..=3 {
+        if round == 2 {
+            apart.advance_demo(2);
+            together.advance_demo(2);
+        }
+        let request = format!("r{round}");
+        let expected = run(&local, &enriched(&together), &request).await;
+        let ended = run_on(&coordinator, &enriched(&apart), &request).await;
+        assert_eq!(ended.outcome, expected.outcome, "{:?}", ended.error);
+        assert_eq!(ended.written.rows, expected.written.rows);
+        assert_eq!(rows(&local, &apart.path("out")).await, rows(&local, &together.path("out")).await);
+        if ended.outcome == Some(Outcome::Committed) {
+            assert!(ended.peak_memory > 0, "what the other processes counted is reported");
+            let pulled = coordinator.open_batch(&ended.name).await.unwrap();
+            let pulled: Vec<_> = pulled.rows.try_collect().await.unwrap();
+            let here = local.coordinator.open_batch(&expected.name).await.unwrap();
+            let here: Vec<_> = here.rows.try_collect().await.unwrap();
+            assert_eq!(json_rows(&pulled), json_rows(&here));
+        }
+    }
+    assert_sound(&apart.path("out"), "orders_enriched").await;
+    let quickly = Duration::from_secs(10);
+    for process in [&mut cluster.coordinator, &mut cluster.merge, &mut cluster.writer] {
+        assert!(process.terminate() < quickly, "nothing runs, so nothing is waited for");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_is_down_is_named_and_the_batch_succeeds_once_it_is_back() {
+    let lake = Lake::demo(1);
+    let pipeline = enriched(&lake);
+    let mut cluster = Cluster::start(lake.dir());
+    let coordinator = cluster.coordinator();
+
+    cluster.writer.kill();
+    let failed = run_on(&coordinator, &pipeline, "writer-down").await;
+    assert_eq!(failed.outcome, Some(Outcome::Failed));
+    let error = failed.error.unwrap();
+    assert_eq!((error.code, error.retry, error.reason.as_str()), (Code::Unavailable, Retry::Again, "ROLE_UNREACHABLE"));
+    assert!(error.message.contains("the writer role did not answer"), "{}", error.message);
+    assert!(error.message.contains(&cluster.writer.url), "{}", error.message);
+
+    let address = cluster.writer.url.trim_start_matches("http://").to_string();
+    cluster.writer = Process::start_as(&["tributary", "serve", "--listen", &address, "--roles", "writer"]);
+    let again = run_on(&coordinator, &pipeline, "writer-down").await;
+    assert_eq!(again.outcome, Some(Outcome::Committed), "{:?}", again.error);
+
+    for (name, process) in
+        [("merge", &mut cluster.merge), ("timeline", &mut cluster.timeline), ("checkpoint", &mut cluster.checkpoint)]
+    {
+        process.kill();
+        let failed = run_on(&coordinator, &pipeline, &format!("{name}-down")).await;
+        let error = failed.error.unwrap();
+        assert_eq!((failed.outcome, error.retry), (Some(Outcome::Failed), Retry::Again));
+        assert!(error.message.contains(&format!("the {name} role did not answer")), "{}", error.message);
+        assert!(error.message.contains(&process.url), "{}", error.message);
+    }
+    assert_sound(&lake.path("out"), "orders_enriched").await;
+}
