@@ -30,7 +30,7 @@ use crate::deep::on_deep_stack;
 use crate::error::{from_planning, internal, sql_error};
 use crate::functions::Functions;
 use crate::joins::Joins;
-use crate::memory::QueryPool;
+use crate::memory::{MERGE_FAN_IN, QueryPool};
 use crate::output;
 use crate::placeholders::Reference;
 use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
@@ -45,7 +45,7 @@ const SORT_RESERVATION: usize = 10 << 20;
 const PARTITION_MEMORY: usize = 16 << 20;
 /// Memory of a partition that each row of a record batch is taken to need. Sorting holds two batches of every file it
 /// merges, and a query sorts in several places.
-const MEMORY_PER_BATCH_ROW: usize = 8 << 10;
+const MEMORY_PER_BATCH_ROW: usize = 16 << 10;
 const SMALLEST_BATCH: usize = 128;
 
 /// In how many partitions a query runs, and how large its record batches are.
@@ -183,7 +183,10 @@ impl Engine {
             Some(directory) => DiskManagerMode::Directories(vec![directory.clone()]),
             None => DiskManagerMode::OsTmpDirectory,
         };
-        let disk = DiskManagerBuilder::default().with_mode(mode).with_max_temp_directory_size(job.limits.spill_bytes);
+        let disk = DiskManagerBuilder::default()
+            .with_mode(mode)
+            .with_max_temp_directory_size(job.limits.spill_bytes)
+            .with_max_spill_merge_fan_in(MERGE_FAN_IN);
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_pool(Arc::clone(pool) as _)
             .with_disk_manager_builder(disk)
@@ -273,8 +276,8 @@ mod tests {
 
     #[test]
     fn with_little_memory_it_runs_in_fewer_partitions_and_smaller_batches() {
-        assert_eq!(fit(38 << 20, Joins::Hash, 8, 8192), Shape { partitions: 2, batch_rows: 2432 });
-        assert_eq!(fit(5 << 20, Joins::Hash, 8, 8192), Shape { partitions: 1, batch_rows: 640 });
+        assert_eq!(fit(38 << 20, Joins::Hash, 8, 8192), Shape { partitions: 2, batch_rows: 1216 });
+        assert_eq!(fit(5 << 20, Joins::Hash, 8, 8192), Shape { partitions: 1, batch_rows: 320 });
         assert_eq!(fit(0, Joins::Hash, 0, 8192), Shape { partitions: 1, batch_rows: 128 });
         assert_eq!(fit(0, Joins::Hash, 1, 16), Shape { partitions: 1, batch_rows: 16 });
     }
@@ -288,6 +291,6 @@ mod tests {
 
     #[test]
     fn a_sort_merge_join_needs_two_partitions() {
-        assert_eq!(fit(5 << 20, Joins::SortMerge, 1, 8192), Shape { partitions: 2, batch_rows: 320 });
+        assert_eq!(fit(5 << 20, Joins::SortMerge, 1, 8192), Shape { partitions: 2, batch_rows: 160 });
     }
 }

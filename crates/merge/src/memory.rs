@@ -5,8 +5,10 @@
 //! for the query to go on, is never starved. Inside the share an operator that can spill may always hold a fair part,
 //! and more while at least half of the share is free: an operator that is alone need not spill, and one that comes
 //! later finds room. A third of the share is never given to operators that can spill, because to merge what they
-//! spilled they need memory that they cannot spill. Refused operators that can spill do; the others fail.
+//! spilled they need memory that they cannot spill. Those merges take as many files at once as they get memory for, so
+//! each opens no more than fit into its part of half of the share. Refused operators that can spill do; the others fail.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +19,12 @@ use tributary_types::MemoryBudget;
 
 /// How the engine names the memory of a hash join's build side.
 const HASH_JOIN: &str = "HashJoinInput";
+/// How the engine names the memory in which a sort merges what it spilled.
+const SORT_MERGE: &str = "ExternalSorterMerge";
+/// Files that a sort merges at once.
+pub(crate) const MERGE_FAN_IN: usize = 16;
+/// Holders named in a message.
+const NAMES_SHOWN: usize = 6;
 
 /// The memory pool of one query.
 #[derive(Debug)]
@@ -33,10 +41,14 @@ struct Held {
     spillers: usize,
     /// Bytes held by those.
     spillable: usize,
+    /// Consumers registered that merge spilled files.
+    mergers: usize,
     /// Bytes held by the others.
     fixed: usize,
     /// Bytes held by build sides of hash joins, which are among the others.
     hash_joins: usize,
+    /// Bytes by the name of their consumer, for messages.
+    by_name: BTreeMap<String, usize>,
     /// The last request refused to a consumer that cannot spill.
     refusal: Option<Refusal>,
 }
@@ -92,41 +104,92 @@ impl Held {
     }
 
     fn add(&mut self, consumer: &MemoryConsumer, bytes: usize) {
+        match self.by_name.get_mut(consumer.name()) {
+            Some(held) => *held += bytes,
+            None => {
+                self.by_name.insert(consumer.name().to_string(), bytes);
+            }
+        }
         if consumer.can_spill() {
             self.spillable += bytes;
             return;
         }
         self.fixed += bytes;
-        if is_hash_join(consumer) {
+        if Kind::of(consumer) == Kind::HashJoin {
             self.hash_joins += bytes;
         }
     }
 
     fn remove(&mut self, consumer: &MemoryConsumer, bytes: usize) {
+        if let Some(held) = self.by_name.get_mut(consumer.name()) {
+            *held = held.saturating_sub(bytes);
+        }
         if consumer.can_spill() {
             self.spillable = self.spillable.saturating_sub(bytes);
             return;
         }
         self.fixed = self.fixed.saturating_sub(bytes);
-        if is_hash_join(consumer) {
+        if Kind::of(consumer) == Kind::HashJoin {
             self.hash_joins = self.hash_joins.saturating_sub(bytes);
         }
     }
 
+    /// The names that hold most, with what they hold.
+    fn largest(&self) -> String {
+        let mut holders: Vec<(&String, usize)> = self.by_name.iter().map(|(name, bytes)| (name, *bytes)).collect();
+        holders.retain(|(_, bytes)| *bytes > 0);
+        holders.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let shown: Vec<String> =
+            holders.iter().take(NAMES_SHOWN).map(|(name, bytes)| format!("`{name}` {bytes}")).collect();
+        if shown.is_empty() { "nothing".to_string() } else { shown.join(", ") }
+    }
+
     /// Whether a consumer that holds `held` bytes may hold `more`.
-    fn allows(&self, can_spill: bool, held: usize, more: usize, share: usize) -> bool {
+    fn allows(&self, kind: Kind, held: usize, more: usize, share: usize) -> bool {
         let after = self.total().saturating_add(more);
-        if !can_spill {
-            return after <= share;
+        let held_after = held.saturating_add(more);
+        match kind {
+            Kind::HashJoin | Kind::Fixed => after <= share,
+            Kind::MergesSpills => {
+                // A request to open one more file is at least this fraction of what is held for the others, and its
+                // refusal is harmless. A smaller one is for the rows being merged, and its refusal would be fatal.
+                let opens_a_file = more.saturating_mul(MERGE_FAN_IN) > held;
+                after <= share && (!opens_a_file || held_after <= share / 2 / self.mergers.max(1))
+            }
+            Kind::Spills => {
+                let room = share.saturating_sub(self.fixed.max(share / 3));
+                let is_fair = held_after <= room / self.spillers.max(1);
+                self.spillable.saturating_add(more) <= room && (is_fair || after <= share / 2)
+            }
         }
-        let room = share.saturating_sub(self.fixed.max(share / 3));
-        let is_fair = held.saturating_add(more) <= room / self.spillers.max(1);
-        self.spillable.saturating_add(more) <= room && (is_fair || after <= share / 2)
     }
 }
 
-fn is_hash_join(consumer: &MemoryConsumer) -> bool {
-    consumer.name().starts_with(HASH_JOIN)
+/// What a consumer does when it is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It spills.
+    Spills,
+    /// It merges fewer files at once, as long as there are two.
+    MergesSpills,
+    /// It is the build side of a hash join, and fails.
+    HashJoin,
+    /// It fails.
+    Fixed,
+}
+
+impl Kind {
+    fn of(consumer: &MemoryConsumer) -> Kind {
+        if consumer.can_spill() {
+            Kind::Spills
+        } else if consumer.name().starts_with(SORT_MERGE) {
+            Kind::MergesSpills
+        } else if consumer.name().starts_with(HASH_JOIN) {
+            Kind::HashJoin
+        } else {
+            Kind::Fixed
+        }
+    }
 }
 
 impl MemoryPool for QueryPool {
@@ -135,15 +198,20 @@ impl MemoryPool for QueryPool {
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        if consumer.can_spill() {
-            self.held().spillers += 1;
+        let mut held = self.held();
+        match Kind::of(consumer) {
+            Kind::Spills => held.spillers += 1,
+            Kind::MergesSpills => held.mergers += 1,
+            Kind::HashJoin | Kind::Fixed => {}
         }
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
-        if consumer.can_spill() {
-            let mut held = self.held();
-            held.spillers = held.spillers.saturating_sub(1);
+        let mut held = self.held();
+        match Kind::of(consumer) {
+            Kind::Spills => held.spillers = held.spillers.saturating_sub(1),
+            Kind::MergesSpills => held.mergers = held.mergers.saturating_sub(1),
+            Kind::HashJoin | Kind::Fixed => {}
         }
     }
 
@@ -164,26 +232,31 @@ impl MemoryPool for QueryPool {
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let consumer = reservation.consumer();
         let mut held = self.held();
-        let counted = held.allows(consumer.can_spill(), reservation.size(), additional, self.share)
+        let kind = Kind::of(consumer);
+        let counted = held.allows(kind, reservation.size(), additional, self.share)
             && self.budget.try_grow(consumer.name(), additional).is_ok();
         if counted {
             held.add(consumer, additional);
             return Ok(());
         }
-        if !consumer.can_spill() {
+        // A hash join that is refused fails for sure, whatever else is refused before that shows.
+        let is_settled = held.refusal.as_ref().is_some_and(|refusal| refusal.by_hash_join);
+        if kind != Kind::Spills && !is_settled {
             held.refusal = Some(Refusal {
-                by_hash_join: is_hash_join(consumer),
+                by_hash_join: kind == Kind::HashJoin,
                 hash_join_bytes: held.hash_joins,
                 query_bytes: held.total(),
             });
         }
         Err(DataFusionError::ResourcesExhausted(format!(
-            "`{}` holds {} bytes and needs {additional} more, while the query holds {} and the batch {} of {}",
+            "`{}` holds {} bytes and needs {additional} more, while the query holds {} and the batch {} of {}; most of \
+             it is in {}",
             consumer.name(),
             reservation.size(),
             held.total(),
             self.budget.used(),
             self.budget.limit(),
+            held.largest(),
         )))
     }
 
@@ -268,9 +341,33 @@ mod tests {
         let sort = consumer(&fixture, "ExternalSorter[0]", true);
         sort.try_grow(534).unwrap();
         assert!(sort.try_grow(1).is_err());
-        let merge = consumer(&fixture, "ExternalSorterMerge[0]", false);
+        let merge = consumer(&fixture, "SomethingElse", false);
         merge.try_grow(266).unwrap();
         assert!(merge.try_grow(1).is_err());
+    }
+
+    #[test]
+    fn merges_of_spilled_files_share_half_of_the_share() {
+        let fixture = fixture(1000, 80);
+        let first = consumer(&fixture, "ExternalSorterMerge[0]", false);
+        let second = consumer(&fixture, "ExternalSorterMerge[1]", false);
+        first.try_grow(200).unwrap();
+        assert!(first.try_grow(20).is_err(), "one more file must wait");
+        first.try_grow(10).unwrap();
+        second.try_grow(200).unwrap();
+        drop(second);
+        first.try_grow(190).unwrap();
+        assert!(first.try_grow(401).is_err(), "the share is the limit for everything");
+    }
+
+    #[test]
+    fn a_refused_hash_join_is_not_forgotten_over_a_refused_merge() {
+        let fixture = fixture(1000, 50);
+        let join = consumer(&fixture, "HashJoinInput", false);
+        let merge = consumer(&fixture, "ExternalSorterMerge[0]", false);
+        assert!(join.try_grow(501).is_err());
+        assert!(merge.try_grow(501).is_err());
+        assert!(fixture.query.refusal().unwrap().by_hash_join);
     }
 
     #[test]
