@@ -3,7 +3,7 @@
 //!
 //! A failed call carries the gRPC code of a table, the message, and in the details a `google.rpc.Status` with a
 //! `google.rpc.ErrorInfo` for clients of any kind and a `tributary.common.v1.Fault` for ours: role, reason, code,
-//! retry advice, message, fields, causes, and the error of another role inside. [`to_status`] encodes, [`from_status`]
+//! retry advice, message, fields, causes, and the error of another role inside. `to_status` encodes, `from_status`
 //! decodes.
 //!
 //! A kind that the receiver does not know becomes the role's `Other` with the code and the advice that were sent. A
