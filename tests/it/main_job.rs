@@ -128,7 +128,10 @@ fn activity(rows: &[String]) -> Activity {
     let text = |row: &Value, key: &str| row.get(key).and_then(Value::as_str).map(str::to_string);
     parsed
         .map(|row| {
-            (row["user_id"].as_str().unwrap().to_string(), (text(&row, "name"), text(&row, "tier"), row["orders"].as_u64()))
+            (
+                row["user_id"].as_str().unwrap().to_string(),
+                (text(&row, "name"), text(&row, "tier"), row["orders"].as_u64()),
+            )
         })
         .collect()
 }

@@ -12,14 +12,16 @@ use tempfile::TempDir;
 use tributary_api::coordinator::{BatchStatus, RunRequest};
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Views};
 use tributary_hudi::{CommitMetadata, Stores, SystemStores, TableConfig, Timeline};
-use tributary_server::bench::source::SourceTable;
 use tributary_rpc::{CheckpointClient, CoordinatorClient, MergeClient, TimelineClient, WriterClient};
+use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::{Embedded, Settings, embed};
 use tributary_server::roles::{Elsewhere, Parts, Role, host};
 use tributary_server::serve::Options;
 use tributary_store::MemoryStore;
 use tributary_types::pipeline::{OnLate, Pipeline};
-use tributary_types::{Checkpoint, Clock, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key};
+use tributary_types::{
+    Checkpoint, Clock, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
+};
 
 /// A directory of tables.
 pub(crate) struct Lake {
@@ -44,12 +46,32 @@ impl Lake {
         tributary_testkit::unpack_zip(&archive, self.root.path());
     }
 
+    /// The same tables in a directory of their own.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Lake::new();
+        copy_tree(self.root.path(), copy.root.path());
+        copy
+    }
+
     pub(crate) fn path(&self, name: &str) -> String {
         self.root.path().join(name).display().to_string()
     }
 
     pub(crate) fn dir(&self) -> &Path {
         self.root.path()
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
     }
 }
 
@@ -168,13 +190,8 @@ pub(crate) async fn rows(roles: &Embedded, url: &str) -> Vec<String> {
     let relation = plan.at_end.unwrap();
     let mut batches = Vec::new();
     for split in relation.splits {
-        let request = ReadRequest {
-            split,
-            schema: relation.schema.clone(),
-            projection: None,
-            predicate: None,
-            batch_rows: 1000,
-        };
+        let request =
+            ReadRequest { split, schema: relation.schema.clone(), projection: None, predicate: None, batch_rows: 1000 };
         let mut stream = roles.timeline.read(request).await.unwrap();
         while let Some(batch) = stream.next().await {
             batches.push(batch.unwrap());

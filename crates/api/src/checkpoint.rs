@@ -3,7 +3,9 @@
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::{Checkpoint, CheckpointError, Code, Fault, InstantTime, Outcome, PipelineName, RequestId, Retry, Window};
+use tributary_types::{
+    Checkpoint, CheckpointError, Code, Fault, InstantTime, Outcome, PipelineName, RequestId, Retry, Window,
+};
 
 use crate::BoxedError;
 

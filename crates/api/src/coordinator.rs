@@ -5,7 +5,9 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, Code, Fault, InstantTime, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window};
+use tributary_types::{
+    BatchName, Code, Fault, InstantTime, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window,
+};
 
 use crate::timeline::WindowReport;
 use crate::{BoxedError, RowStream, checkpoint, merge, timeline, writer};
@@ -278,7 +280,9 @@ pub enum Error {
 impl Fault for Error {
     fn code(&self) -> Code {
         match self {
-            Error::Pipeline { .. } | Error::Target { .. } | Error::Binding { .. } | Error::NoStart { .. } => Code::Invalid,
+            Error::Pipeline { .. } | Error::Target { .. } | Error::Binding { .. } | Error::NoStart { .. } => {
+                Code::Invalid
+            }
             Error::NoBatch { .. } => Code::NotFound,
             Error::RequestReused { .. } => Code::Exists,
             Error::Busy { .. } => Code::Overloaded,

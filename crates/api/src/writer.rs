@@ -136,7 +136,9 @@ pub struct ColumnStats {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A key or partition column is null or missing.
-    #[error("record key column `{column}` is null in {rows} row(s) of the batch; set `target.on_null_key = \"drop\"` to leave such rows out")]
+    #[error(
+        "record key column `{column}` is null in {rows} row(s) of the batch; set `target.on_null_key = \"drop\"` to leave such rows out"
+    )]
     NullKey {
         /// The column.
         column: String,

@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn the_newest_commit_is_the_one_with_the_highest_sequence_number() {
-        let commits = vec![commit(2, "20250101000000002"), commit(3, "20250101000000001"), commit(1, "20250101000000003")];
+        let commits =
+            vec![commit(2, "20250101000000002"), commit(3, "20250101000000001"), commit(1, "20250101000000003")];
         assert_eq!(newest(&pipeline(), "t", commits).unwrap().unwrap().checkpoint.seq, 3);
         assert_eq!(newest(&pipeline(), "t", Vec::new()).unwrap(), None);
     }

@@ -55,8 +55,7 @@ impl Service {
         if commits.is_empty() {
             // Only when the active timeline has nothing: what was archived is older than anything active.
             let key = checkpoint_key(pipeline);
-            let archived =
-                find_archived_metadata(&storage, &config, &key).await.map_err(|e| hudi_error(target, e))?;
+            let archived = find_archived_metadata(&storage, &config, &key).await.map_err(|e| hudi_error(target, e))?;
             for (instant, metadata) in archived {
                 if let Some(text) = metadata.extra.get(&key) {
                     commits.push(cursor_commit(pipeline, &instant.requested, instant.completed.as_ref(), text)?);
@@ -66,7 +65,12 @@ impl Service {
         Ok((commits, shared))
     }
 
-    async fn cursors_of(&self, storage: &Storage, timeline: &Timeline, instant: &Instant) -> Result<Arc<Cursors>, Error> {
+    async fn cursors_of(
+        &self,
+        storage: &Storage,
+        timeline: &Timeline,
+        instant: &Instant,
+    ) -> Result<Arc<Cursors>, Error> {
         let Some(path) = timeline.completed_path(instant) else { return Ok(Arc::default()) };
         let key = (storage.url().to_string(), path.clone());
         if let Some(found) = self.remembered.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
@@ -75,8 +79,11 @@ impl Service {
         // A file that was listed and is gone was archived meanwhile: a newer commit is on the timeline then.
         let bytes = storage.get(&path).await.map_err(|e| hudi_error(storage.url(), e))?.unwrap_or_default();
         let metadata = CommitMetadata::decode(&path, &bytes).map_err(|e| hudi_error(storage.url(), e))?;
-        let cursors: Cursors =
-            metadata.extra.into_iter().filter_map(|(key, text)| pipeline_of_key(&key).map(|name| (name, text))).collect();
+        let cursors: Cursors = metadata
+            .extra
+            .into_iter()
+            .filter_map(|(key, text)| pipeline_of_key(&key).map(|name| (name, text)))
+            .collect();
         let cursors = Arc::new(cursors);
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         if remembered.len() >= self.settings.remembered_commits {

@@ -12,13 +12,11 @@ use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest, Written};
 use tributary_api::merge::{Bound, MergeLimits, MergeRequest, Merged};
 use tributary_api::writer::{StageRequest, TargetSlice};
-use tributary_hudi::target::{
-    Owner, acquire_lock, begin_instant, create_table, replace_untouched, write_heartbeat,
-};
+use tributary_hudi::target::{Owner, acquire_lock, begin_instant, create_table, replace_untouched, write_heartbeat};
 use tributary_hudi::{Action, Storage, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
-    Checkpoint, Cursor, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
+    Checkpoint, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
 };
 
 use crate::commit::{Proposal, commit_metadata, remember};
@@ -27,9 +25,7 @@ use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
 use crate::plan::{Plans, bind, check_sql, merge_sources, plan_sources, sql_of, window_of};
 use crate::schema::target_schema;
 use crate::service::Inner;
-use crate::target::{
-    TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error,
-};
+use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
 /// What became of a batch that did not fail.
 pub(crate) enum Ended {
@@ -101,9 +97,8 @@ impl<'a> Batch<'a> {
         self.enter(Stage::Begin);
         let opened = self.begin(&prepared).await?;
         let finished = tokio::time::timeout(limit, self.merge_and_commit(&prepared, &opened)).await;
-        let result = finished.unwrap_or_else(|_| {
-            Err(Error::Timeout { limit: self.request.pipeline.limits.timeout.to_string() })
-        });
+        let result = finished
+            .unwrap_or_else(|_| Err(Error::Timeout { limit: self.request.pipeline.limits.timeout.to_string() }));
         if let Err(error) = &result {
             self.clean_up(&prepared.target, &opened.instant, error).await;
         }
@@ -146,9 +141,8 @@ impl<'a> Batch<'a> {
         let sources = merge_sources(pipeline, &plans)?;
         let checked = check_sql(roles, pipeline, &sources, &self.limits()).await?;
         let stored_schema = existing.as_ref().and_then(|target| target.schema.as_ref());
-        let schema = target_schema(&pipeline.target, stored_schema, &checked.schema).map_err(|problems| {
-            Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") }
-        })?;
+        let schema = target_schema(&pipeline.target, stored_schema, &checked.schema)
+            .map_err(|problems| Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") })?;
         if !plans.has_news(pipeline) && !self.request.allow_empty {
             return Ok(Preparation::Ended(Ended::NoNewData));
         }
@@ -250,11 +244,12 @@ impl<'a> Batch<'a> {
     /// Runs the merge; once more with the same windows when a pinned file vanished meanwhile.
     async fn merge(&mut self, prepared: &Prepared, opened: &Opened) -> Result<Merged, Error> {
         let first = self.merge_once(prepared, &prepared.plans, opened, 0).await;
-        let Err(Error::Merge(tributary_api::merge::Error::Rows(error))) = &first else { return first };
-        if error.reason != "FILE_GONE" {
-            return first;
-        }
-        tracing::warn!(error = error as &dyn std::error::Error, "a pinned file is gone; planning the same windows again");
+        // The rows pass through the query and the writer, so the error comes back through either; its reason stays.
+        let Some(error) = first.as_ref().err().filter(|error| error.reason() == "FILE_GONE") else { return first };
+        tracing::warn!(
+            error = error as &dyn std::error::Error,
+            "a pinned file is gone; planning the same windows again"
+        );
         let ends: Vec<Cursor> = prepared.plans.sources.iter().map(|plan| plan.end.clone()).collect();
         let stored = prepared.resolved.newest.as_ref().map(|commit| &commit.checkpoint);
         let pipeline = &self.request.pipeline;

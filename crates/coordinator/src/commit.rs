@@ -7,7 +7,9 @@ use futures::{StreamExt, TryStreamExt};
 use tributary_api::boxed_error;
 use tributary_api::coordinator::Error;
 use tributary_api::writer::{Staged, StagedFile};
-use tributary_hudi::target::{FileChange, complete_instant, find_completion, list_markers, pending_rollbacks, write_delta};
+use tributary_hudi::target::{
+    FileChange, complete_instant, find_completion, list_markers, pending_rollbacks, write_delta,
+};
 use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, WriteStat, avro_schema};
 use tributary_types::{
     Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, checkpoint_key, flat_form,
@@ -35,7 +37,11 @@ pub(crate) struct Proposal<'a> {
 
 impl Proposal<'_> {
     /// Reads what the gate looks at. The caller holds the lock.
-    pub(crate) async fn facts(&self, heartbeat_age_millis: u64, heartbeat_valid_millis: u64) -> Result<GateFacts, Error> {
+    pub(crate) async fn facts(
+        &self,
+        heartbeat_age_millis: u64,
+        heartbeat_valid_millis: u64,
+    ) -> Result<GateFacts, Error> {
         let timeline = load_timeline(self.storage, &self.target.config).await?;
         let own = timeline.find(self.instant);
         let mut newer = Vec::new();

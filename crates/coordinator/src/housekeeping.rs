@@ -6,8 +6,8 @@
 
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    RolledBack, delete_heartbeat, delete_markers, marked_instants, mint_instant, pending_rollbacks, read_owner, resume_rollback,
-    rollback_instant,
+    RolledBack, delete_heartbeat, delete_markers, marked_instants, mint_instant, pending_rollbacks, read_owner,
+    resume_rollback, rollback_instant,
 };
 use tributary_hudi::{Storage, Timeline};
 use tributary_types::{Clock, InstantTime};

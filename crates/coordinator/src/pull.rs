@@ -54,7 +54,8 @@ async fn changed_rows(
             meta_columns: false,
         })
         .await?;
-    let mut relation = plan.changed.unwrap_or(Relation { schema: Arc::new(arrow::datatypes::Schema::empty()), splits: Vec::new() });
+    let mut relation =
+        plan.changed.unwrap_or(Relation { schema: Arc::new(arrow::datatypes::Schema::empty()), splits: Vec::new() });
     let only = Arc::new(vec![instant.clone()]);
     for split in &mut relation.splits {
         split.instants = Some(Arc::clone(&only));

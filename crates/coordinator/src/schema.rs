@@ -14,14 +14,20 @@ pub(crate) fn target_schema(
     result: &Schema,
 ) -> Result<SchemaRef, Vec<String>> {
     let mut problems = Vec::new();
-    let keys = [("record_key", &target.record_key), ("partition_by", &target.partition_by), ("ordering", &target.ordering)];
+    let keys =
+        [("record_key", &target.record_key), ("partition_by", &target.partition_by), ("ordering", &target.ordering)];
     for (role, columns) in keys {
         for column in columns.iter().filter(|column| result.column_with_name(column).is_none()) {
-            problems.push(format!("`target.{role}` names column `{column}`, which the query's result does not have: {}", names(result)));
+            problems.push(format!(
+                "`target.{role}` names column `{column}`, which the query's result does not have: {}",
+                names(result)
+            ));
         }
     }
     if result.column_with_name("_hoodie_is_deleted").is_some() {
-        problems.push("the result has a column `_hoodie_is_deleted`: deletes cannot be written yet, leave it out".to_string());
+        problems.push(
+            "the result has a column `_hoodie_is_deleted`: deletes cannot be written yet, leave it out".to_string(),
+        );
     }
     let merged = match stored {
         Some(stored) => merge(stored, result, &mut problems),
@@ -103,7 +109,9 @@ mod tests {
     use super::*;
 
     fn schema(fields: &[(&str, DataType)]) -> Schema {
-        Schema::new(fields.iter().map(|(name, data_type)| Field::new(*name, data_type.clone(), true)).collect::<Vec<_>>())
+        Schema::new(
+            fields.iter().map(|(name, data_type)| Field::new(*name, data_type.clone(), true)).collect::<Vec<_>>(),
+        )
     }
 
     fn target() -> Target {
@@ -134,7 +142,8 @@ mod tests {
     #[test]
     fn a_missing_target_column_and_a_missing_key_are_both_named() {
         let stored = schema(&[("id", DataType::Utf8), ("v", DataType::Int64)]);
-        let problems = target_schema(&target(), Some(&stored), &schema(&[("x", DataType::Utf8)])).unwrap_err().join("\n");
+        let problems =
+            target_schema(&target(), Some(&stored), &schema(&[("x", DataType::Utf8)])).unwrap_err().join("\n");
         assert!(problems.contains("`target.record_key` names column `id`"), "{problems}");
         assert!(problems.contains("lacks column `v`"), "{problems}");
     }

@@ -91,9 +91,10 @@ impl Inner {
             }
             let status = known.status.borrow().clone();
             // A batch that failed for now may be asked for again by the same id.
-            let failed = status.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Committed | Outcome::NoNewData));
+            let failed =
+                status.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Committed | Outcome::NoNewData));
             if !failed {
-                return Ok(Admitted::Known(status));
+                return Ok(Admitted::Known(Box::new(status)));
             }
         }
         if batches.pipelines.insert(request.pipeline.name.clone()) {
@@ -178,7 +179,7 @@ impl Inner {
 
 enum Admitted {
     New(watch::Sender<BatchStatus>),
-    Known(BatchStatus),
+    Known(Box<BatchStatus>),
 }
 
 #[async_trait]
@@ -190,7 +191,7 @@ impl Coordinator for Service {
         }
         let first = first_status(&request.pipeline, &request.request, self.inner.clock.now_millis())?;
         match self.inner.admit(&request, first.clone())? {
-            Admitted::Known(status) => Ok(status),
+            Admitted::Known(status) => Ok(*status),
             Admitted::New(sender) => {
                 let inner = Arc::clone(&self.inner);
                 tokio::spawn(async move { inner.run(request, sender).await });
@@ -202,7 +203,7 @@ impl Coordinator for Service {
     async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
         match self.inner.find(name) {
             Ok(status) => Ok(status.borrow().clone()),
-            Err(error) => self.from_history(name).await?.ok_or(error),
+            Err(error) => self.find_in_history(name).await?.ok_or(error),
         }
     }
 
@@ -268,7 +269,7 @@ impl Coordinator for Service {
 }
 
 impl Service {
-    async fn from_history(&self, name: &BatchName) -> Result<Option<BatchStatus>, Error> {
+    async fn find_in_history(&self, name: &BatchName) -> Result<Option<BatchStatus>, Error> {
         let Some((pipeline, request)) = name.as_str().split_once('/') else { return Ok(None) };
         let (Ok(pipeline), Ok(request)) = (PipelineName::new(pipeline), RequestId::new(request)) else {
             return Ok(None);
@@ -317,12 +318,8 @@ fn record_of(ended: &BatchStatus, outcome: Outcome, took_millis: u64) -> BatchRe
 }
 
 fn status_of(name: &BatchName, record: BatchRecord) -> BatchStatus {
-    let failure = |message| Failure {
-        code: Code::Internal,
-        retry: Retry::Never,
-        reason: "FROM_HISTORY".to_string(),
-        message,
-    };
+    let failure =
+        |message| Failure { code: Code::Internal, retry: Retry::Never, reason: "FROM_HISTORY".to_string(), message };
     BatchStatus {
         name: name.clone(),
         pipeline: record.pipeline,

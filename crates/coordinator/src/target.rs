@@ -47,8 +47,8 @@ async fn load_schema(storage: &Storage, config: &TableConfig, timeline: &Timelin
         }
     }
     let Some(text) = config.get("hoodie.table.create.schema") else { return Ok(None) };
-    let schema = arrow_schema("hoodie.properties", text)
-        .map_err(|e| target_error(storage.url(), "reading the schema", e))?;
+    let schema =
+        arrow_schema("hoodie.properties", text).map_err(|e| target_error(storage.url(), "reading the schema", e))?;
     Ok(Some(without_meta_columns(&schema)))
 }
 
@@ -69,6 +69,9 @@ pub(crate) fn check_config(target: &Target, config: &TableConfig) -> Vec<String>
             target.table_type.as_str()
         ));
     }
+    if config.name != target.table_name {
+        problems.push(format!("its name is `{}`, the pipeline says `{}`", config.name, target.table_name));
+    }
     if config.version != target.table_version {
         problems.push(format!("it has version {}, which cannot be written: version 9 is supported", config.version));
     }
@@ -79,7 +82,11 @@ pub(crate) fn check_config(target: &Target, config: &TableConfig) -> Vec<String>
     ];
     for (what, found, expected) in columns {
         if &found != expected {
-            problems.push(format!("its {what} are [{}], the pipeline says [{}]", found.join(", "), expected.join(", ")));
+            problems.push(format!(
+                "its {what} are [{}], the pipeline says [{}]",
+                found.join(", "),
+                expected.join(", ")
+            ));
         }
     }
     problems.extend(check_features(config));
@@ -90,7 +97,8 @@ pub(crate) fn check_config(target: &Target, config: &TableConfig) -> Vec<String>
 fn check_features(config: &TableConfig) -> Vec<String> {
     let mut problems = Vec::new();
     if !config.has_meta_columns() {
-        problems.push("it has no meta columns (`hoodie.populate.meta.fields=false`): keys could not be found".to_string());
+        problems
+            .push("it has no meta columns (`hoodie.populate.meta.fields=false`): keys could not be found".to_string());
     }
     if config.drops_partition_columns() {
         problems.push("it leaves partition columns out of its files, which cannot be written".to_string());
@@ -216,6 +224,7 @@ mod tests {
     #[test]
     fn what_a_write_would_break_is_refused_by_name() {
         let cases = [
+            ("hoodie.table.name=other", "`other`"),
             ("hoodie.table.type=MERGE_ON_READ", "MERGE_ON_READ"),
             ("hoodie.table.version=8", "version 8"),
             ("hoodie.table.recordkey.fields=other", "record key are [other]"),

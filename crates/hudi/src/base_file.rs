@@ -90,9 +90,7 @@ fn properties() -> WriterProperties {
         builder = builder.set_column_dictionary_enabled(ColumnPath::from(column), false);
     }
     // Statistics of a sequence number help nobody.
-    builder
-        .set_column_statistics_enabled(ColumnPath::from("_hoodie_commit_seqno"), EnabledStatistics::None)
-        .build()
+    builder.set_column_statistics_enabled(ColumnPath::from("_hoodie_commit_seqno"), EnabledStatistics::None).build()
 }
 
 /// The schema of a base file: the meta columns, then the table's.

@@ -78,7 +78,8 @@ pub enum KeyError {
 impl KeyRules {
     /// Checks that every key and partition column is in `schema` and has a type whose text is the same everywhere.
     pub fn check(&self, schema: &Schema) -> Result<(), KeyError> {
-        let columns = [(&self.record_key, "record_key", "record key"), (&self.partition_by, "partition_by", "partition path")];
+        let columns =
+            [(&self.record_key, "record_key", "record key"), (&self.partition_by, "partition_by", "partition path")];
         for (names, key, role) in columns {
             for name in names {
                 let field = schema.field_with_name(name).map_err(|_| KeyError::Missing {
@@ -336,7 +337,8 @@ mod tests {
     #[test]
     fn a_partition_value_cannot_leave_the_table() {
         for bad in ["..", "a//b", "/a", "a/.."] {
-            let schema = Schema::new(vec![Field::new("p", DataType::Utf8, true), Field::new("id", DataType::Utf8, true)]);
+            let schema =
+                Schema::new(vec![Field::new("p", DataType::Utf8, true), Field::new("id", DataType::Utf8, true)]);
             let columns: Vec<ArrayRef> =
                 vec![Arc::new(StringArray::from(vec![bad])), Arc::new(StringArray::from(vec!["k"]))];
             let batch = RecordBatch::try_new(Arc::new(schema), columns).unwrap();

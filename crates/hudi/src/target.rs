@@ -13,7 +13,9 @@ mod rollback;
 
 pub use create::{NewTable, create_table, replace_untouched};
 pub use lock::{LockKind, TableLock, acquire_lock};
-pub use markers::{marked_instants, Marker, MarkerKind, delete_markers, list_markers, write_marker, write_partition_metafile};
+pub use markers::{
+    Marker, MarkerKind, delete_markers, list_markers, marked_instants, write_marker, write_partition_metafile,
+};
 pub use metadata::{FileChange, METADATA_DIR, undo_delta, write_delta};
 pub use pending::{
     Owner, begin_instant, complete_instant, delete_heartbeat, find_completion, mint_instant, read_owner,

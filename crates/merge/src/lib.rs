@@ -12,8 +12,11 @@
 //! On a failure the stream into the writer ends with an error, so the writer never mistakes a cut stream for a whole
 //! one; the error keeps the code and the retry advice it had where it happened. Dropping the future of a run stops it.
 
+pub mod baseline;
+mod bounds;
 mod calls;
 mod casing;
+mod deep;
 mod dialect;
 mod engine;
 mod error;

@@ -47,6 +47,8 @@ pub enum Command {
     /// Look at the batches of a server, follow one, pull its rows.
     #[command(subcommand)]
     Batches(BatchesCommand),
+    /// Measure reading and merging as ratios to plain DataFusion, on tables made for it.
+    Bench(BenchArgs),
 }
 
 /// How results are printed.
@@ -56,6 +58,23 @@ pub enum Output {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Changed rows of each of the two sources.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub rows: usize,
+    /// Counted pairs of runs; one more warms up.
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+    /// Directory for the tables, which stay; a temporary one when absent.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// How the ratios are printed.
+    #[arg(long, value_enum, default_value = "text")]
+    pub output: Output,
 }
 
 /// Arguments of `run`.
@@ -259,6 +278,7 @@ pub fn main(cli: Cli) -> ExitCode {
             Command::Table(command) => commands::table::table(command).await,
             Command::Serve(args) => commands::serve::serve(args).await,
             Command::Batches(command) => commands::batches::batches(command).await,
+            Command::Bench(args) => commands::bench::bench(args).await,
         }
     });
     match result {

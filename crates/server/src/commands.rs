@@ -2,6 +2,7 @@
 //! The commands of the binary.
 
 pub mod batches;
+pub mod bench;
 pub mod plan;
 pub mod run;
 pub mod serve;
@@ -65,7 +66,8 @@ impl From<coordinator::Error> for Failed {
 /// depend on where either process was started.
 pub(crate) fn load_pipeline(path: &Path, server: Option<&str>) -> Result<Pipeline, Failed> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    pipeline_file::load(if server.is_some() { &absolute } else { path }).map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
+    pipeline_file::load(if server.is_some() { &absolute } else { path })
+        .map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
 }
 
 /// What roles are made of, over the system's stores, clock and randomness. Records are kept below `data`.

@@ -376,7 +376,7 @@ pub(crate) fn print_rows(batches: &[RecordBatch], output: Output) -> Result<(), 
     writer.finish()
 }
 
-fn print_json(value: &impl Serialize) {
+pub(crate) fn print_json(value: &impl Serialize) {
     match serde_json::to_string(value) {
         Ok(text) => println!("{text}"),
         Err(error) => eprintln!("error: the result cannot be printed as JSON: {error}"),

@@ -152,7 +152,10 @@ record_key = ["id"]
     fn every_problem_of_a_pipeline_is_reported_at_once() {
         let text = GOOD.replace("[[transform]]\nsql_file = \"merge.sql\"", "").replace("[\"id\"]", "[]");
         let refused = load_text(&text).unwrap_err().to_string();
-        assert!(refused.contains("2 problem(s)") && refused.contains("no SQL") && refused.contains("record_key"), "{refused}");
+        assert!(
+            refused.contains("2 problem(s)") && refused.contains("no SQL") && refused.contains("record_key"),
+            "{refused}"
+        );
     }
 
     #[test]

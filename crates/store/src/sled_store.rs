@@ -57,6 +57,10 @@ impl KeyValue for SledStore {
             let (key, value) = found.map_err(|e| Error::new(format!("listing `{prefix}`"), e))?;
             Ok((String::from_utf8_lossy(&key).into_owned(), value.to_vec()))
         };
-        if newest_first { entries.rev().take(limit).map(entry).collect() } else { entries.take(limit).map(entry).collect() }
+        if newest_first {
+            entries.rev().take(limit).map(entry).collect()
+        } else {
+            entries.take(limit).map(entry).collect()
+        }
     }
 }

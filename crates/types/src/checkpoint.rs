@@ -104,7 +104,9 @@ pub enum CheckpointError {
         detail: String,
     },
     /// Written by a newer version.
-    #[error("the cursors of pipeline `{pipeline}` in commit {instant} have format {found}; this version reads format {FORMAT}")]
+    #[error(
+        "the cursors of pipeline `{pipeline}` in commit {instant} have format {found}; this version reads format {FORMAT}"
+    )]
     Format {
         /// Whose cursors.
         pipeline: PipelineName,
@@ -206,14 +208,11 @@ pub fn parse_flat_form(text: &str) -> (BTreeMap<SourceName, InstantTime>, Vec<St
     let mut good: BTreeMap<SourceName, InstantTime> = BTreeMap::new();
     let mut bad = Vec::new();
     for entry in text.split(',') {
-        let parsed = entry
-            .split_once('=')
-            .ok_or_else(|| format!("`{entry}` has no `=`"))
-            .and_then(|(name, value)| {
-                let name = SourceName::new(name).map_err(|e| format!("`{entry}`: {e}"))?;
-                let value: InstantTime = value.parse().map_err(|e| format!("`{entry}`: {e}"))?;
-                Ok((name, value))
-            });
+        let parsed = entry.split_once('=').ok_or_else(|| format!("`{entry}` has no `=`")).and_then(|(name, value)| {
+            let name = SourceName::new(name).map_err(|e| format!("`{entry}`: {e}"))?;
+            let value: InstantTime = value.parse().map_err(|e| format!("`{entry}`: {e}"))?;
+            Ok((name, value))
+        });
         match parsed {
             Ok((name, _)) if good.contains_key(&name) => bad.push(format!("`{entry}`: `{name}` appears twice")),
             Ok((name, value)) => {

@@ -17,8 +17,8 @@ mod outcome;
 pub mod pipeline;
 
 pub use checkpoint::{
-    Checkpoint, CheckpointError, FLAT_KEY, FLAT_KEY_V2, RECENT_INSTANTS, REQUESTS_KEPT, RequestRecord, SourceCheckpoint,
-    checkpoint_key, flat_form, parse_flat_form, pipeline_of_key,
+    Checkpoint, CheckpointError, FLAT_KEY, FLAT_KEY_V2, RECENT_INSTANTS, REQUESTS_KEPT, RequestRecord,
+    SourceCheckpoint, checkpoint_key, flat_form, parse_flat_form, pipeline_of_key,
 };
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use cursor::{Cursor, CursorError, Window};

@@ -61,9 +61,7 @@ impl MemoryBudget {
                 self.0.peak.fetch_max(before + bytes, Ordering::Relaxed);
                 Ok(())
             }
-            Err(used) => {
-                Err(MemoryExceeded { what: what.to_string(), wanted: bytes, used, limit: self.0.limit })
-            }
+            Err(used) => Err(MemoryExceeded { what: what.to_string(), wanted: bytes, used, limit: self.0.limit }),
         }
     }
 

@@ -341,11 +341,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits {
-            memory: ByteSize(1 << 30),
-            spill: ByteSize(20 << 30),
-            timeout: Span(Duration::from_secs(3600)),
-        }
+        Limits { memory: ByteSize(1 << 30), spill: ByteSize(20 << 30), timeout: Span(Duration::from_secs(3600)) }
     }
 }
 
@@ -555,11 +551,9 @@ impl Pipeline {
                 target.table_version
             ));
         }
-        for (key, columns) in [
-            ("record_key", &target.record_key),
-            ("partition_by", &target.partition_by),
-            ("ordering", &target.ordering),
-        ] {
+        for (key, columns) in
+            [("record_key", &target.record_key), ("partition_by", &target.partition_by), ("ordering", &target.ordering)]
+        {
             for (position, column) in columns.iter().enumerate() {
                 if columns[..position].contains(column) {
                     problems.push(format!("`target.{key}` names column `{column}` twice"));

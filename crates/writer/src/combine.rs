@@ -94,7 +94,10 @@ impl KeyedRows {
                 self.table.insert_unique(hash, number, |other| {
                     let at = winners[*other as usize];
                     let batch = &batches[at.batch as usize];
-                    identity_hash(text(batch, PARTITION).value(at.row as usize), text(batch, KEY).value(at.row as usize))
+                    identity_hash(
+                        text(batch, PARTITION).value(at.row as usize),
+                        text(batch, KEY).value(at.row as usize),
+                    )
                 });
             }
         }
@@ -104,7 +107,8 @@ impl KeyedRows {
         match &self.ordering {
             None => true,
             Some(rows) => {
-                rows[later.batch as usize].row(later.row as usize) >= rows[earlier.batch as usize].row(earlier.row as usize)
+                rows[later.batch as usize].row(later.row as usize)
+                    >= rows[earlier.batch as usize].row(earlier.row as usize)
             }
         }
     }
@@ -140,8 +144,9 @@ mod tests {
 
     #[test]
     fn without_ordering_the_later_row_of_a_key_wins() {
-        let rows = KeyedRows::combine(vec![batch(&[("p", "a", None), ("p", "a", None)]), batch(&[("p", "b", None)])], None)
-            .unwrap();
+        let rows =
+            KeyedRows::combine(vec![batch(&[("p", "a", None), ("p", "a", None)]), batch(&[("p", "b", None)])], None)
+                .unwrap();
         assert_eq!((rows.winners.len(), rows.combined), (2, 1));
         assert_eq!(winner(&rows, "p", "a"), (0, 1));
         assert_eq!(rows.find("p", "c"), None);

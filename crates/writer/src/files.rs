@@ -31,11 +31,7 @@ pub(crate) struct FileContext {
 }
 
 impl FileContext {
-    pub(crate) fn new(
-        storage: Storage,
-        request: &tributary_api::writer::StageRequest,
-        batch_rows: usize,
-    ) -> Self {
+    pub(crate) fn new(storage: Storage, request: &tributary_api::writer::StageRequest, batch_rows: usize) -> Self {
         FileContext {
             storage,
             instant: request.instant.clone(),

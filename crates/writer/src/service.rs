@@ -232,12 +232,7 @@ impl Staging<'_> {
         touched.map(|(number, slice)| (number as u32, slice.clone())).collect()
     }
 
-    async fn rewrite(
-        &self,
-        rows: &Arc<KeyedRows>,
-        slices: Vec<u32>,
-        staged: &mut Staged,
-    ) -> Result<(), Error> {
+    async fn rewrite(&self, rows: &Arc<KeyedRows>, slices: Vec<u32>, staged: &mut Staged) -> Result<(), Error> {
         let jobs = slices.into_iter().map(|number| {
             let (context, rows) = (Arc::clone(&self.context), Arc::clone(rows));
             let (slice, task) = (self.request.slices[number as usize].clone(), self.next_task());

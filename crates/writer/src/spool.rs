@@ -32,7 +32,8 @@ struct Space {
 impl SpillSpace {
     /// A fresh directory that may take `limit` bytes.
     pub(crate) fn new(limit: u64) -> Result<Self, Error> {
-        let directory = TempDir::with_prefix("tributary-writer-").map_err(|e| disk("making a temporary directory", e))?;
+        let directory =
+            TempDir::with_prefix("tributary-writer-").map_err(|e| disk("making a temporary directory", e))?;
         Ok(SpillSpace(Arc::new(Space { directory, limit, used: AtomicU64::new(0), files: AtomicU64::new(0) })))
     }
 
@@ -147,7 +148,8 @@ impl Spool {
         for _ in 0..self.parts {
             let path = self.space.next_path();
             let file = File::create(&path).map_err(|e| disk("creating a temporary file", e))?;
-            let counting = CountingWriter { inner: BufWriter::with_capacity(64 << 10, file), space: self.space.clone() };
+            let counting =
+                CountingWriter { inner: BufWriter::with_capacity(64 << 10, file), space: self.space.clone() };
             let writer = StreamWriter::try_new(counting, &self.schema)
                 .map_err(|e| disk_arrow("beginning a temporary file", e))?;
             files.push(PartFile { path, writer, rows: 0 });
@@ -167,7 +169,8 @@ impl Spool {
         }
         let Some(files) = self.files.as_mut() else { return Ok(()) };
         for (file, rows) in files.iter_mut().zip(rows_of).filter(|(_, rows)| !rows.is_empty()) {
-            let taken = take_record_batch(batch, &UInt32Array::from(rows)).map_err(|e| disk_arrow("dividing rows", e))?;
+            let taken =
+                take_record_batch(batch, &UInt32Array::from(rows)).map_err(|e| disk_arrow("dividing rows", e))?;
             file.writer.write(&taken).map_err(|e| spill_error(&self.space, e))?;
             file.rows += taken.num_rows();
         }
@@ -212,7 +215,8 @@ impl Drop for Part {
 /// the slices are counted and not the buffer of each.
 pub(crate) fn batch_bytes(batch: &RecordBatch) -> usize {
     // A type whose slices cannot be measured is counted whole: too much rather than too little.
-    let of = |array: &ArrayRef| array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_array_memory_size());
+    let of =
+        |array: &ArrayRef| array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_array_memory_size());
     batch.columns().iter().map(of).sum()
 }
 
@@ -241,11 +245,19 @@ fn spill_error(space: &SpillSpace, error: arrow::error::ArrowError) -> Error {
 }
 
 fn disk(doing: &str, error: std::io::Error) -> Error {
-    Error::Store { url: std::env::temp_dir().display().to_string(), doing: doing.to_string(), source: boxed_error(error) }
+    Error::Store {
+        url: std::env::temp_dir().display().to_string(),
+        doing: doing.to_string(),
+        source: boxed_error(error),
+    }
 }
 
 fn disk_arrow(doing: &str, error: arrow::error::ArrowError) -> Error {
-    Error::Store { url: std::env::temp_dir().display().to_string(), doing: doing.to_string(), source: boxed_error(error) }
+    Error::Store {
+        url: std::env::temp_dir().display().to_string(),
+        doing: doing.to_string(),
+        source: boxed_error(error),
+    }
 }
 
 #[cfg(test)]

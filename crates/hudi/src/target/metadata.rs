@@ -73,10 +73,8 @@ pub async fn write_delta(
     }
     let records = files_records(changes)?;
     let schema = schema()?.to_string();
-    let header = HashMap::from([
-        (BlockMetadataKey::InstantTime, instant.to_string()),
-        (BlockMetadataKey::Schema, schema),
-    ]);
+    let header =
+        HashMap::from([(BlockMetadataKey::InstantTime, instant.to_string()), (BlockMetadataKey::Schema, schema)]);
     let block = LogFileWriter::write_log_block(BlockType::HfileData, header, &hfile(&records)?);
     let path = format!("{FILES}/.{FILES_GROUP}_{instant}.log.1_0-0-0");
     let bytes = block.len();
@@ -151,11 +149,8 @@ fn files_records(changes: &[FileChange]) -> Result<Vec<(String, Vec<u8>)>> {
             is_deleted: change.deleted,
         });
     }
-    let partitions = by_partition.keys().map(|key| FilesMetadataEntry {
-        name: (*key).to_string(),
-        size: 0,
-        is_deleted: false,
-    });
+    let partitions =
+        by_partition.keys().map(|key| FilesMetadataEntry { name: (*key).to_string(), size: 0, is_deleted: false });
     let all = FilesPartitionRecord::ALL_PARTITIONS_KEY;
     let mut records = vec![(all.to_string(), encode(all, MetadataRecordType::AllPartitions, partitions.collect())?)];
     for (key, entries) in by_partition {

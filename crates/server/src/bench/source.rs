@@ -97,7 +97,8 @@ impl SourceTable {
         let request = self.stage_request(&instant, operation, slices);
         let stream: RowStream = futures::stream::iter(rows.into_iter().map(Ok::<_, RowError>)).boxed();
         let staged = self.writer.stage(request, stream).await?;
-        let changes: Vec<FileChange> = staged.files.iter().map(|file| change(&file.path, &file.partition, file.bytes)).collect();
+        let changes: Vec<FileChange> =
+            staged.files.iter().map(|file| change(&file.path, &file.partition, file.bytes)).collect();
         let delta = instant.successor();
         write_delta(&self.storage, &instant, &delta, &changes).await?;
         let mut metadata = CommitMetadata { operation: operation.as_str().to_string(), ..CommitMetadata::default() };

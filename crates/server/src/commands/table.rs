@@ -52,13 +52,7 @@ async fn inspect(url: &str, output: Output) -> Result<u8, Failed> {
     Ok(0)
 }
 
-async fn read(
-    url: &str,
-    columns: &[String],
-    limit: usize,
-    meta_columns: bool,
-    output: Output,
-) -> Result<u8, Failed> {
+async fn read(url: &str, columns: &[String], limit: usize, meta_columns: bool, output: Output) -> Result<u8, Failed> {
     let roles = roles(None)?;
     let relation = whole_table(&roles, url, meta_columns).await?;
     let projection = projection(&relation, columns)?;

@@ -215,3 +215,51 @@ async fn a_pending_commit_is_reported_and_not_read() {
     assert_eq!(plan.instants.len(), 2);
     assert_eq!(plan.frontier_millis, NOW_MILLIS - 10_200);
 }
+
+#[tokio::test]
+async fn a_commit_that_shows_up_late_is_refused_or_delivered_as_asked() {
+    let oracle = Oracle::unpack("cow_v9_updates");
+    let service = service();
+    let second = &oracle.expected["instants"][1];
+    let (requested, done) = (second["requested"].as_str().unwrap(), second["completed"].as_str().unwrap());
+    let file = oracle.fixture.path().join(format!(".hoodie/timeline/{requested}_{done}.commit"));
+    let aside = oracle.fixture.root().join("aside");
+    std::fs::rename(&file, &aside).unwrap();
+    let all = PlanRequest { num_instants: 100, ..request(&oracle.url(), Begin::Earliest) };
+    let first = service.plan(all).await.unwrap();
+    assert_eq!(first.instants.len(), 5);
+    assert_eq!(first.report.oldest_pending.as_ref().unwrap().as_str(), requested);
+
+    std::fs::rename(&aside, &file).unwrap();
+    match failure(service.plan(resume(&first, 5)).await) {
+        Error::Late { instant, .. } => assert_eq!(instant.as_str(), requested),
+        other => panic!("{other}"),
+    }
+    let deliver = PlanRequest { on_late: OnLate::Deliver, ..resume(&first, 5) };
+    let late = service.plan(deliver.clone()).await.unwrap();
+    assert!(late.has_news);
+    assert_eq!((late.end.clone(), late.report.late_delivered.len()), (first.end.clone(), 1));
+    let snapshot = oracle.snapshot();
+    let expected: Vec<Value> =
+        snapshot.iter().filter(|row| row["_hoodie_commit_time"] == *requested).cloned().collect();
+    assert!(!expected.is_empty());
+    check_rows(&service, "late", late.changed.as_ref(), &expected).await;
+    let next = service.plan(PlanRequest { recent: late.recent, on_late: OnLate::Fail, ..deliver }).await.unwrap();
+    assert!(!next.has_news);
+}
+
+#[tokio::test]
+async fn a_window_whose_files_were_cleaned_is_stale_before_anything_is_read() {
+    let oracle = Oracle::unpack("cow_v9_updates");
+    let service = service();
+    let first = service.plan(PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) }).await.unwrap();
+    let file = oracle.fixture.path().join(&first.changed.unwrap().splits[0].path);
+    std::fs::remove_file(file).unwrap();
+    let again = service.plan(PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) }).await;
+    assert!(matches!(failure(again), Error::Stale { .. }));
+    // The same for the table as of then, whose file group would otherwise just be missing.
+    drop_metadata_table(oracle.fixture.path());
+    let views = Views { changed: false, end: true, begin: false };
+    let as_of = PlanRequest { num_instants: 1, views, ..request(&oracle.url(), Begin::Earliest) };
+    assert!(matches!(failure(service.plan(as_of).await), Error::Stale { .. }));
+}
