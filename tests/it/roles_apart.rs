@@ -171,8 +171,9 @@ async fn a_role_that_is_down_is_named_and_the_batch_succeeds_once_it_is_back() {
     let again = run_on(&coordinator, &pipeline, "writer-down").await;
     assert_eq!(again.outcome, Some(Outcome::Committed), "{:?}", again.error);
 
+    // In the opposite order in which a batch calls them, since those that were killed stay down.
     for (name, process) in
-        [("merge", &mut cluster.merge), ("timeline", &mut cluster.timeline), ("checkpoint", &mut cluster.checkpoint)]
+        [("timeline", &mut cluster.timeline), ("merge", &mut cluster.merge), ("checkpoint", &mut cluster.checkpoint)]
     {
         process.kill();
         let failed = run_on(&coordinator, &pipeline, &format!("{name}-down")).await;

@@ -142,7 +142,7 @@ record_key = ["id"]
     #[test]
     fn an_unknown_key_is_refused_with_its_place_and_the_nearest_known_one() {
         let refused = load_text(&GOOD.replace("record_key =", "record_keys =")).unwrap_err().to_string();
-        assert!(refused.contains("line 15"), "{refused}");
+        assert!(refused.contains("line 16"), "{refused}");
         assert!(refused.contains("did you mean `record_key`?"), "{refused}");
         let refused = load_text(&GOOD.replace("\"snapshot\"\n[[tr", "\"snapshto\"\n[[tr")).unwrap_err().to_string();
         assert!(refused.contains("did you mean `snapshot`?"), "{refused}");
