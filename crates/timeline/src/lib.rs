@@ -9,9 +9,6 @@
 //!
 //! What decides ([`decide`], [`readset`]) is pure; the rest reads facts or acts on what was decided.
 
-// The contract's error holds every field that its message names; it is made once per plan, never per row.
-#![allow(clippy::result_large_err)]
-
 mod cache;
 mod decide;
 mod facts;
