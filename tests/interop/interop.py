@@ -23,7 +23,8 @@ from pathlib import Path
 import fixture_demo
 import fixture_tables
 from checks import check_after_each_batch, check_in_depth, check_metadata_table
-from rows import in_order, plain_spark
+from pulling import Server
+from rows import in_order, plain_arrow, plain_spark
 from scenarios import Scenario
 from sparkhudi import META_COLUMNS, HudiTable, start_session
 from standin import StandIn
@@ -244,6 +245,25 @@ class Interop(unittest.TestCase):
 
     def test_shipped_archived(self):
         self.shipped_table("cow_v9_archived")
+
+    # -- pulling a batch --------------------------------------------------------------------
+
+    def test_pyarrow_pulls_the_batch_that_spark_reads(self):
+        if not isinstance(self.tributary, Tributary):
+            self.skipTest("the stand-in has no server")
+        scenario = self.orders_scenario("pulled", partition=["order_date"])
+        with Server(self.tributary.binary) as server:
+            for number in (1, 2):
+                unpack(FIXTURES / "demo" / f"round{number}.zip", scenario.folder)
+                expected = scenario.batch_expected()
+                answer = server.run(scenario.pipeline_file)
+                self.assertEqual("COMMITTED", answer["outcome"], answer)
+                scenario.committed(expected, answer["instant"], answer["completed"])
+                schema, batches = server.pull(answer["batch"])
+                self.assertEqual(scenario.schema.names, schema.names)
+                self.assertEqual(expected, plain_arrow(batches, scenario.schema))
+                check_after_each_batch(self, scenario)
+            self.assertIn("no-such-batch", server.pull_error("pulled/no-such-batch"))
 
     # -- Spark beside us --------------------------------------------------------------------
 

@@ -26,11 +26,20 @@ enum Scenario {
     AfterADeadBatch,
 }
 
+/// What every case of a scenario starts from; each works on a copy.
 struct Prepared {
-    lake: Lake,
-    pipeline: Pipeline,
+    template: Lake,
     expected: Vec<String>,
     commits: usize,
+}
+
+fn job(lake: &Lake) -> Pipeline {
+    pipeline(json!({
+        "name": "p",
+        "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
+        "transform": [{"sql": "SELECT id, value, value % 2 AS part FROM <SRC>"}],
+        "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"]},
+    }))
 }
 
 async fn prepare(scenario: Scenario) -> Prepared {
@@ -38,15 +47,9 @@ async fn prepare(scenario: Scenario) -> Prepared {
     let roles = roles();
     let source = value_table(&roles, &lake.path("src")).await;
     source.upsert(vec![values((0..20).map(|n| (format!("k{n}"), n)))]).await.unwrap();
-    let pipeline = pipeline(json!({
-        "name": "p",
-        "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
-        "transform": [{"sql": "SELECT id, value, value % 2 AS part FROM <SRC>"}],
-        "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"]},
-    }));
     let mut commits = 1;
     if !matches!(scenario, Scenario::First) {
-        assert_eq!(run(&roles, &pipeline, "before").await.outcome, Some(Outcome::Committed));
+        assert_eq!(run(&roles, &job(&lake), "before").await.outcome, Some(Outcome::Committed));
         // Odd times odd stays odd: no key moves to another partition.
         source.upsert(vec![values((10..30).map(|n| (format!("k{n}"), n * 11)))]).await.unwrap();
         commits = 2;
@@ -54,19 +57,16 @@ async fn prepare(scenario: Scenario) -> Prepared {
     if matches!(scenario, Scenario::AfterADeadBatch) {
         // Half-way through its operations, so that files and a pending instant are left.
         let dead = disturbed(FaultPlan::at(6, Fault::CrashAfter));
-        assert_ne!(run(&dead, &pipeline, "dead").await.outcome, Some(Outcome::Committed));
+        assert_ne!(run(&dead, &job(&lake), "dead").await.outcome, Some(Outcome::Committed));
     }
-    let all = rows(&roles, &lake.path("src")).await;
-    let mut expected: Vec<String> = all
-        .iter()
-        .map(|row| {
-            let row: serde_json::Value = serde_json::from_str(row).unwrap();
-            let value = row["value"].as_i64().unwrap();
-            json!({"id": row["id"], "part": value % 2, "value": value}).to_string()
-        })
-        .collect();
+    let with_part = |row: &String| {
+        let row: serde_json::Value = serde_json::from_str(row).unwrap();
+        let value = row["value"].as_i64().unwrap();
+        json!({"id": row["id"], "part": value % 2, "value": value}).to_string()
+    };
+    let mut expected: Vec<String> = rows(&roles, &lake.path("src")).await.iter().map(with_part).collect();
     expected.sort();
-    Prepared { lake, pipeline, expected, commits }
+    Prepared { template: lake, expected, commits }
 }
 
 fn disturbed(plan: Arc<FaultPlan>) -> Embedded {
@@ -83,46 +83,46 @@ async fn target_rows(roles: &Embedded, lake: &Lake) -> Vec<String> {
     found
 }
 
-/// Runs a scenario with one fault, restarts, runs again and looks.
-async fn explore_one(scenario: Scenario, number: u64, fault: Fault) -> bool {
-    let prepared = prepare(scenario).await;
+/// Runs one case on a copy: one fault, a restart, another run, and a look.
+async fn explore_one(prepared: &Prepared, case: &str, number: u64, fault: Fault) {
+    let lake = prepared.template.copy();
+    let job = job(&lake);
     let plan = FaultPlan::at(number, fault);
-    let disturbed_run = run(&disturbed(Arc::clone(&plan)), &prepared.pipeline, "batch").await;
-    let reached = plan.operations() > number;
+    let first = run(&disturbed(Arc::clone(&plan)), &job, "batch").await;
+    assert!(plan.operations() > number, "{case}: the operation was not reached");
     let healthy = roles();
-    let again = run(&healthy, &prepared.pipeline, "batch").await;
-    let case = format!("{scenario:?}, operation {number}, {fault:?}");
+    let again = run(&healthy, &job, "batch").await;
     assert_eq!(
         again.outcome,
         Some(Outcome::Committed),
         "{case}: first {:?} {:?}, then {:?}",
-        disturbed_run.outcome,
-        disturbed_run.error,
+        first.outcome,
+        first.error,
         again.error
     );
-    if disturbed_run.outcome == Some(Outcome::Committed) {
-        assert_eq!(disturbed_run.instant, again.instant, "{case}: the same request has the same answer");
+    if first.outcome == Some(Outcome::Committed) {
+        assert_eq!(first.instant, again.instant, "{case}: the same request has the same answer");
     }
-    assert_eq!(target_rows(&healthy, &prepared.lake).await, prepared.expected, "{case}");
-    let commits = checkpoints(&prepared.lake.path("out"), "p").await;
+    assert_eq!(target_rows(&healthy, &lake).await, prepared.expected, "{case}");
+    let commits = checkpoints(&lake.path("out"), "p").await;
     assert_eq!(commits.len(), prepared.commits, "{case}: one commit for the window");
-    let idle = run(&healthy, &prepared.pipeline, "after").await;
+    let idle = run(&healthy, &job, "after").await;
     assert_eq!(idle.outcome, Some(Outcome::NoNewData), "{case}: nothing is left to do");
-    assert_sound(&prepared.lake.path("out"), "p").await;
-    reached
+    assert_sound(&lake.path("out"), "p").await;
 }
 
 async fn explore(scenario: Scenario) {
-    // An undisturbed run tells how many operations there are.
     let prepared = prepare(scenario).await;
+    // An undisturbed run tells how many operations there are.
     let plan = FaultPlan::none();
-    let counted = run(&disturbed(Arc::clone(&plan)), &prepared.pipeline, "batch").await;
+    let counted = run(&disturbed(Arc::clone(&plan)), &job(&prepared.template.copy()), "batch").await;
     assert_eq!(counted.outcome, Some(Outcome::Committed), "{:?}", counted.error);
     let operations = plan.operations();
     let mut cases = 0;
     for number in 0..operations {
         for fault in FAULTS {
-            assert!(explore_one(scenario, number, fault).await, "{scenario:?}: operation {number} was not reached");
+            let case = format!("{scenario:?}, operation {number} of {operations}, {fault:?}");
+            explore_one(&prepared, &case, number, fault).await;
             cases += 1;
         }
     }

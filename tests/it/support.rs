@@ -43,12 +43,32 @@ impl Lake {
         tributary_testkit::unpack_zip(&archive, self.root.path());
     }
 
+    /// The same tables in a directory of their own.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Lake::new();
+        copy_tree(self.root.path(), copy.root.path());
+        copy
+    }
+
     pub(crate) fn path(&self, name: &str) -> String {
         self.root.path().join(name).display().to_string()
     }
 
     pub(crate) fn dir(&self) -> &Path {
         self.root.path()
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
     }
 }
 

@@ -15,13 +15,18 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, SessionStateDefaults};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::SessionConfig;
+use datafusion::sql::sqlparser::ast::Query;
 use datafusion_spark::planner::SparkFunctionPlanner;
+use tokio::runtime::Handle;
 use tributary_api::merge::{Error, MergeLimits};
 use tributary_api::timeline::{Relation, Timeline};
 use tributary_types::SourceName;
 
+use crate::casing::Casing;
+use crate::deep::on_deep_stack;
 use crate::error::{from_planning, internal, sql_error};
 use crate::functions::Functions;
 use crate::joins::Joins;
@@ -31,7 +36,7 @@ use crate::placeholders::Reference;
 use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
 use crate::relation::{RelationTable, Source};
 use crate::sandbox;
-use crate::script::Script;
+use crate::script;
 use crate::settings::Settings;
 
 /// Sorting keeps this much aside to merge what it spilled, unless the share is too small for it.
@@ -71,12 +76,22 @@ pub(crate) struct Named {
 
 /// What a batch asks to be run.
 pub(crate) struct Job {
-    pub(crate) script: Script,
-    pub(crate) sources: Vec<SourceName>,
+    /// The SQL, its placeholders bound.
+    pub(crate) text: String,
+    /// Sources in pipeline order, each with the schema of its relations.
+    pub(crate) sources: Vec<(SourceName, SchemaRef)>,
     pub(crate) relations: Vec<Named>,
     pub(crate) limits: MergeLimits,
     /// What `now()` is, milliseconds since the epoch.
     pub(crate) now_millis: i64,
+}
+
+/// What plans jobs. Holds nothing of any of them.
+#[derive(Clone)]
+pub(crate) struct Engine {
+    pub(crate) timeline: Arc<dyn Timeline>,
+    pub(crate) functions: Arc<Functions>,
+    pub(crate) settings: Arc<Settings>,
 }
 
 /// A planned attempt to run a job.
@@ -91,39 +106,99 @@ pub(crate) struct Attempt {
     rows_read: Vec<Arc<AtomicU64>>,
 }
 
-/// Plans `job` with `joins`.
-pub(crate) async fn plan(
-    job: &Job,
-    joins: Joins,
-    timeline: &Arc<dyn Timeline>,
-    functions: &Functions,
-    settings: &Settings,
-) -> Result<Attempt, Error> {
-    let pool = Arc::new(QueryPool::new(job.limits.budget.clone(), settings.query_share_percent));
-    let shape = fit(pool.share(), joins, job.limits.parallelism, settings.batch_rows);
-    let state = session(job, config(shape, joins, pool.share()), &pool, functions, settings)?;
-    let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
-    let mut tables = relations(job, timeline, &rows_read, shape, settings);
-    for view in &job.script.views {
-        let is_relation = job.relations.iter().any(|named| named.reference.table == view.name);
-        if is_relation {
-            return Err(sql_error(view.place, format!("view `{}` has the name of a relation", view.name)));
-        }
-        sandbox::check_query(&view.query, tables.keys(), functions)?;
-        let planned = plan_query(&state, &tables, &view.query).map_err(|error| from_planning(&error))?;
-        // Checked at each view: views of views could grow without bound before the query is seen.
-        sandbox::check_plan(&planned, settings)?;
-        let view_table = ViewTable::new(planned, None);
-        tables.insert(view.name.clone(), provider_as_source(Arc::new(view_table)));
+impl Engine {
+    /// Reads a script without planning it, so that wrong statements are found before any schema is known.
+    pub(crate) async fn read(&self, text: String) -> Result<(), Error> {
+        let settings = Arc::clone(&self.settings);
+        on_deep_stack(move || script::parse(&text, Casing::default(), &settings).map(|_| ())).await
     }
-    sandbox::check_query(&job.script.query, tables.keys(), functions)?;
-    let planned = plan_query(&state, &tables, &job.script.query).map_err(|error| from_planning(&error))?;
-    sandbox::check_plan(&planned, settings)?;
-    let (normalised, schema) = output::normalise(planned)?;
-    let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
-    let physical =
-        state.query_planner().create_physical_plan(&logical, &state).await.map_err(|error| from_planning(&error))?;
-    Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
+
+    /// Plans `job` with `joins`.
+    pub(crate) async fn plan(&self, job: &Arc<Job>, joins: Joins) -> Result<Attempt, Error> {
+        let (engine, job, runtime) = (self.clone(), Arc::clone(job), Handle::current());
+        on_deep_stack(move || {
+            let _runtime = runtime.enter();
+            // Waits for nothing: relations are pinned, so planning one reads nothing.
+            futures::executor::block_on(engine.plan_here(&job, joins))
+        })
+        .await
+    }
+
+    async fn plan_here(&self, job: &Job, joins: Joins) -> Result<Attempt, Error> {
+        let settings = self.settings.as_ref();
+        let casing = Casing::of(job.sources.iter().map(|(_, schema)| schema.as_ref()));
+        let script = script::parse(&job.text, casing, settings)?;
+        let pool = Arc::new(QueryPool::new(job.limits.budget.clone(), settings.query_share_percent));
+        let shape = fit(pool.share(), joins, job.limits.parallelism, settings.batch_rows);
+        let mut state = self.session(job, config(shape, joins), &pool)?;
+        let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
+        let mut tables = self.relations(job, &rows_read, shape);
+        for view in &script.views {
+            if job.relations.iter().any(|named| named.reference.table == view.name) {
+                return Err(sql_error(view.place, format!("view `{}` has the name of a relation", view.name)));
+            }
+            // Its plan is checked at once: views of views could grow without bound before the query is seen.
+            let view_table = ViewTable::new(self.plan_logically(&state, &tables, &view.query)?, None);
+            tables.insert(view.name.clone(), provider_as_source(Arc::new(view_table)));
+        }
+        let planned = self.plan_logically(&state, &tables, &script.query)?;
+        let (normalised, schema) = output::normalise(planned)?;
+        let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
+        let physical = state
+            .query_planner()
+            .create_physical_plan(&logical, &state)
+            .await
+            .map_err(|error| from_planning(&error))?;
+        let reservation = sort_reservation(pool.share(), count_sorts(&physical));
+        state.config_mut().options_mut().execution.sort_spill_reservation_bytes = reservation;
+        Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
+    }
+
+    fn plan_logically(&self, state: &SessionState, tables: &Tables, query: &Query) -> Result<LogicalPlan, Error> {
+        sandbox::check_query(query, tables.keys(), &self.functions)?;
+        let planned = plan_query(state, tables, query).map_err(|error| from_planning(&error))?;
+        sandbox::check_plan(&planned, &self.settings)?;
+        Ok(planned)
+    }
+
+    fn relations(&self, job: &Job, rows_read: &[Arc<AtomicU64>], shape: Shape) -> Tables {
+        let mut tables = Tables::new();
+        for Named { reference, relation } in &job.relations {
+            let source = Source {
+                name: format!("<{}>", reference.table),
+                schema: Arc::clone(&relation.schema),
+                timeline: Arc::clone(&self.timeline),
+                rows: Arc::clone(&rows_read[reference.source]),
+                batch_rows: shape.batch_rows,
+                expansion: self.settings.expansion,
+            };
+            let table = RelationTable::new(source, relation.clone());
+            tables.insert(reference.table.clone(), provider_as_source(Arc::new(table)));
+        }
+        tables
+    }
+
+    fn session(&self, job: &Job, config: SessionConfig, pool: &Arc<QueryPool>) -> Result<SessionState, Error> {
+        let mode = match &self.settings.spill_dir {
+            Some(directory) => DiskManagerMode::Directories(vec![directory.clone()]),
+            None => DiskManagerMode::OsTmpDirectory,
+        };
+        let disk = DiskManagerBuilder::default().with_mode(mode).with_max_temp_directory_size(job.limits.spill_bytes);
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::clone(pool) as _)
+            .with_disk_manager_builder(disk)
+            .build_arc()
+            .map_err(|error| internal(format!("no temporary directory for the query: {error}")))?;
+        let mut planners: Vec<Arc<_>> = vec![Arc::new(SparkDivision) as _, Arc::new(SparkFunctionPlanner) as _];
+        planners.extend(SessionStateDefaults::default_expr_planners());
+        let builder =
+            SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_expr_planners(planners);
+        let mut state = self.functions.register(builder).build();
+        state.mark_start_execution();
+        let now = timestamp_ms_to_datetime(job.now_millis).map(|now| now.and_utc());
+        state.execution_props_mut().query_execution_start_time = now;
+        Ok(state)
+    }
 }
 
 impl Attempt {
@@ -157,57 +232,21 @@ fn spilled_bytes(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     plan.children().into_iter().fold(own as u64, |sum, child| sum + spilled_bytes(child))
 }
 
-fn relations(
-    job: &Job,
-    timeline: &Arc<dyn Timeline>,
-    rows_read: &[Arc<AtomicU64>],
-    shape: Shape,
-    settings: &Settings,
-) -> Tables {
-    let mut tables = Tables::new();
-    for Named { reference, relation } in &job.relations {
-        let source = Source {
-            name: format!("<{}>", reference.table),
-            schema: Arc::clone(&relation.schema),
-            timeline: Arc::clone(timeline),
-            rows: Arc::clone(&rows_read[reference.source]),
-            batch_rows: shape.batch_rows,
-            expansion: settings.expansion,
-        };
-        let table = RelationTable::new(source, relation.clone());
-        tables.insert(reference.table.clone(), provider_as_source(Arc::new(table)));
-    }
-    tables
-}
-
-fn session(
-    job: &Job,
-    config: SessionConfig,
-    pool: &Arc<QueryPool>,
-    functions: &Functions,
-    settings: &Settings,
-) -> Result<SessionState, Error> {
-    let mode = match &settings.spill_dir {
-        Some(directory) => DiskManagerMode::Directories(vec![directory.clone()]),
-        None => DiskManagerMode::OsTmpDirectory,
+/// Sorts that may hold memory at the same time, one for each partition of each.
+fn count_sorts(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let own = match plan.downcast_ref::<SortExec>() {
+        Some(sort) => sort.properties().output_partitioning().partition_count(),
+        None => 0,
     };
-    let disk = DiskManagerBuilder::default().with_mode(mode).with_max_temp_directory_size(job.limits.spill_bytes);
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::clone(pool) as _)
-        .with_disk_manager_builder(disk)
-        .build_arc()
-        .map_err(|error| internal(format!("no temporary directory for the query: {error}")))?;
-    let mut planners: Vec<Arc<_>> = vec![Arc::new(SparkDivision) as _, Arc::new(SparkFunctionPlanner) as _];
-    planners.extend(SessionStateDefaults::default_expr_planners());
-    let builder = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_expr_planners(planners);
-    let mut state = functions.register(builder).build();
-    state.mark_start_execution();
-    let now = timestamp_ms_to_datetime(job.now_millis).map(|now| now.and_utc());
-    state.execution_props_mut().query_execution_start_time = now;
-    Ok(state)
+    plan.children().into_iter().fold(own, |sum, child| sum + count_sorts(child))
 }
 
-fn config(shape: Shape, joins: Joins, share: usize) -> SessionConfig {
+/// What each sort keeps aside: together half of what the pool keeps for memory that cannot be spilled.
+fn sort_reservation(share: usize, sorts: usize) -> usize {
+    SORT_RESERVATION.min(share / 6 / sorts.max(1))
+}
+
+fn config(shape: Shape, joins: Joins) -> SessionConfig {
     let mut config = SessionConfig::new()
         .with_target_partitions(shape.partitions)
         .with_batch_size(shape.batch_rows)
@@ -216,7 +255,6 @@ fn config(shape: Shape, joins: Joins, share: usize) -> SessionConfig {
     let options = config.options_mut();
     options.execution.time_zone = Some(ZONE.to_string());
     options.execution.enable_recursive_ctes = false;
-    options.execution.sort_spill_reservation_bytes = SORT_RESERVATION.min(share / (16 * shape.partitions));
     options.optimizer.prefer_hash_join = joins == Joins::Hash;
     options.optimizer.repartition_joins = true;
     config
@@ -239,6 +277,13 @@ mod tests {
         assert_eq!(fit(5 << 20, Joins::Hash, 8, 8192), Shape { partitions: 1, batch_rows: 640 });
         assert_eq!(fit(0, Joins::Hash, 0, 8192), Shape { partitions: 1, batch_rows: 128 });
         assert_eq!(fit(0, Joins::Hash, 1, 16), Shape { partitions: 1, batch_rows: 16 });
+    }
+
+    #[test]
+    fn sorts_keep_a_sixth_of_the_share_aside_together() {
+        assert_eq!(sort_reservation(600, 0), 100);
+        assert_eq!(sort_reservation(600, 4), 25);
+        assert_eq!(sort_reservation(8 << 30, 4), SORT_RESERVATION);
     }
 
     #[test]

@@ -13,8 +13,10 @@
 //! one; the error keeps the code and the retry advice it had where it happened. Dropping the future of a run stops it.
 
 pub mod baseline;
+mod bounds;
 mod calls;
 mod casing;
+mod deep;
 mod dialect;
 mod engine;
 mod error;

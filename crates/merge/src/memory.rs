@@ -4,7 +4,7 @@
 //! Query and writer count into one budget. The query is held to a share of it, so that the writer, which must go on
 //! for the query to go on, is never starved. Inside the share an operator that can spill may always hold a fair part,
 //! and more while at least half of the share is free: an operator that is alone need not spill, and one that comes
-//! later finds room. A quarter of the share is never given to operators that can spill, because to merge what they
+//! later finds room. A third of the share is never given to operators that can spill, because to merge what they
 //! spilled they need memory that they cannot spill. Refused operators that can spill do; the others fail.
 
 use std::fmt;
@@ -119,7 +119,7 @@ impl Held {
         if !can_spill {
             return after <= share;
         }
-        let room = share.saturating_sub(self.fixed.max(share / 4));
+        let room = share.saturating_sub(self.fixed.max(share / 3));
         let is_fair = held.saturating_add(more) <= room / self.spillers.max(1);
         self.spillable.saturating_add(more) <= room && (is_fair || after <= share / 2)
     }
@@ -255,21 +255,21 @@ mod tests {
         let _fourth = consumer(&fixture, "ExternalSorter[3]", true);
         first.try_grow(400).unwrap();
         assert!(first.try_grow(1).is_err(), "beyond half of the share only a fair part is left");
-        second.try_grow(150).unwrap();
+        second.try_grow(133).unwrap();
         assert!(second.try_grow(1).is_err());
-        assert!(third.try_grow(51).is_err(), "what is left is less than a fair part");
+        assert!(third.try_grow(2).is_err(), "what is left is less than a fair part");
         first.shrink(300);
-        third.try_grow(150).unwrap();
+        third.try_grow(133).unwrap();
     }
 
     #[test]
-    fn a_quarter_of_the_share_is_kept_for_what_cannot_spill() {
+    fn a_third_of_the_share_is_kept_for_what_cannot_spill() {
         let fixture = fixture(1000, 80);
         let sort = consumer(&fixture, "ExternalSorter[0]", true);
-        sort.try_grow(600).unwrap();
+        sort.try_grow(534).unwrap();
         assert!(sort.try_grow(1).is_err());
         let merge = consumer(&fixture, "ExternalSorterMerge[0]", false);
-        merge.try_grow(200).unwrap();
+        merge.try_grow(266).unwrap();
         assert!(merge.try_grow(1).is_err());
     }
 

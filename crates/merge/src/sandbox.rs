@@ -124,10 +124,11 @@ impl Visitor for Check<'_> {
     type Break = Box<Error>;
 
     fn pre_visit_query(&mut self, query: &Query) -> Checked {
-        let place = place_of(query.span());
-        if query.with.as_ref().is_some_and(|with| with.recursive) {
+        if let Some(with) = query.with.as_ref().filter(|with| with.recursive) {
+            let place = place_of(with.with_token.0.span);
             return refuse(place, "WITH RECURSIVE is not allowed: how long it runs depends on the rows alone");
         }
+        let place = start_of(&query.body);
         if !query.locks.is_empty() {
             return refuse(place, "FOR UPDATE and FOR SHARE are not allowed: relations never change");
         }
@@ -141,37 +142,33 @@ impl Visitor for Check<'_> {
     }
 
     fn pre_visit_select(&mut self, select: &Select) -> Checked {
+        let place = place_of(select.select_token.0.span);
         if select.into.is_some() {
-            return refuse(place_of(select.span()), "SELECT INTO is not allowed: the result is the batch");
+            return refuse(place, "SELECT INTO is not allowed: the result is the batch");
         }
         if !select.lateral_views.is_empty() {
-            return refuse(
-                place_of(select.span()),
-                "LATERAL VIEW is not supported: write `SELECT explode(column) AS element`",
-            );
+            return refuse(place, "LATERAL VIEW is not supported: write `SELECT explode(column) AS element`");
         }
         ControlFlow::Continue(())
     }
 
     fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> Checked {
-        let place = place_of(factor.span());
         match factor {
             TableFactor::Table { args: Some(_), name, .. } => refuse(
-                place_of(name.span()).or(place),
+                place_of(name.span()),
                 format!("table function `{name}` is not allowed: only relations of this batch can be read"),
             ),
-            TableFactor::Table { version: Some(_), .. } => refuse(
-                place,
+            TableFactor::Table { version: Some(_), name, .. } => refuse(
+                place_of(name.span()),
                 "time travel is not allowed: a batch reads what was pinned; use `<SNAP:name>` or `<PREV:name>`",
             ),
             TableFactor::Table { sample: Some(_), .. } | TableFactor::Derived { sample: Some(_), .. } => {
-                refuse(place, "TABLESAMPLE is not allowed: a retried batch must deliver the same rows")
+                refuse(None, "TABLESAMPLE is not allowed: a retried batch must deliver the same rows")
             }
-            TableFactor::Table { .. }
-            | TableFactor::Derived { .. }
-            | TableFactor::NestedJoin { .. }
-            | TableFactor::UNNEST { .. } => ControlFlow::Continue(()),
-            other => refuse(place, format!("`{other}` is not allowed after FROM")),
+            TableFactor::Table { .. } | TableFactor::Derived { .. } | TableFactor::NestedJoin { .. } => {
+                ControlFlow::Continue(())
+            }
+            other => refuse(None, format!("`{other}` is not allowed after FROM")),
         }
     }
 
@@ -240,16 +237,33 @@ fn shown(table: &str) -> String {
     placeholder_of(table).unwrap_or_else(|| table.to_string())
 }
 
+/// Where a query begins. Only its first token is looked at: the parser's own spans walk whole expressions, as deep as
+/// those go.
+fn start_of(body: &SetExpr) -> Option<Place> {
+    let mut next = body;
+    loop {
+        match next {
+            SetExpr::Select(select) => return place_of(select.select_token.0.span),
+            SetExpr::Query(query) => next = &query.body,
+            SetExpr::SetOperation { left, .. } => next = left,
+            _ => return None,
+        }
+    }
+}
+
 fn check_body(body: &SetExpr) -> Checked {
-    match body {
-        SetExpr::Select(_) | SetExpr::Query(_) | SetExpr::Values(_) => ControlFlow::Continue(()),
-        SetExpr::SetOperation { left, right, .. } => {
-            check_body(left)?;
-            check_body(right)
+    let mut next = body;
+    loop {
+        match next {
+            SetExpr::Select(_) | SetExpr::Query(_) | SetExpr::Values(_) => return ControlFlow::Continue(()),
+            SetExpr::SetOperation { left, right, .. } => {
+                check_body(right)?;
+                next = left;
+            }
+            SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
+                return refuse(None, "INSERT, UPDATE, DELETE and MERGE are not allowed inside a query");
+            }
+            SetExpr::Table(_) => return refuse(None, "TABLE is not allowed: write SELECT * FROM"),
         }
-        SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
-            refuse(place_of(body.span()), "INSERT, UPDATE, DELETE and MERGE are not allowed inside a query")
-        }
-        SetExpr::Table(_) => refuse(place_of(body.span()), "TABLE is not allowed: write SELECT * FROM"),
     }
 }

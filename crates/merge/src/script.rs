@@ -8,6 +8,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan, Tokenizer, Whitespace};
 use tributary_api::merge::Error;
 
+use crate::bounds;
 use crate::calls;
 use crate::casing::Casing;
 use crate::dialect::SqlDialect;
@@ -51,6 +52,7 @@ pub(crate) fn parse(text: &str, casing: Casing, settings: &Settings) -> Result<S
         let place = Place { line: error.location.line, column: error.location.column };
         sql_error(Some(place), error.message)
     })?;
+    bounds::check(&tokens, settings)?;
     casing.apply(&mut tokens);
     let statements = split(tokens);
     let Some((last, before)) = statements.split_last() else {
@@ -87,7 +89,8 @@ fn split(tokens: Vec<TokenWithSpan>) -> Vec<Vec<TokenWithSpan>> {
     statements
 }
 
-fn is_blank(token: &Token) -> bool {
+/// Whether a token is white space, a comment or the end.
+pub(crate) fn is_blank(token: &Token) -> bool {
     matches!(token, Token::Whitespace(Whitespace::Space | Whitespace::Tab | Whitespace::Newline))
         || matches!(token, Token::Whitespace(Whitespace::SingleLineComment { .. } | Whitespace::MultiLineComment(_)))
         || *token == Token::EOF

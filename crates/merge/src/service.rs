@@ -16,8 +16,7 @@ use tributary_api::timeline::{Relation, Timeline};
 use tributary_api::writer::{StageRequest, Writer};
 use tributary_types::{Clock, SourceName, SystemClock};
 
-use crate::casing::Casing;
-use crate::engine::{Attempt, Job, Named, plan};
+use crate::engine::{Attempt, Engine, Job, Named};
 use crate::error::{from_execution, internal, is_out_of_memory, sql_error};
 use crate::functions::Functions;
 use crate::handover::{Rows, StreamLimits};
@@ -25,7 +24,6 @@ use crate::joins::{Failure, Joins, choose, estimate_build_bytes, has_hash_join, 
 use crate::metrics::{self, SortMergeCause};
 use crate::output;
 use crate::placeholders::{Reference, View, bind, usage};
-use crate::script;
 use crate::settings::Settings;
 
 /// How long a query that was given up may take to give its memory back before the next attempt starts regardless.
@@ -36,11 +34,10 @@ const PASS_THROUGH: &str = "SELECT * FROM <SRC>";
 
 /// The merge role.
 pub struct Service {
-    timeline: Arc<dyn Timeline>,
+    engine: Engine,
     writer: Arc<dyn Writer>,
     clock: Arc<dyn Clock>,
-    functions: Functions,
-    settings: Settings,
+    max_rows: Option<u64>,
 }
 
 /// A query that delivered its first rows, or its end.
@@ -55,7 +52,9 @@ struct Started {
 impl Service {
     /// The role, reading through `timeline` and handing its rows to `writer`.
     pub fn new(timeline: Arc<dyn Timeline>, writer: Arc<dyn Writer>, settings: Settings) -> Self {
-        Service { timeline, writer, clock: Arc::new(SystemClock), functions: Functions::reviewed(), settings }
+        let max_rows = settings.max_rows;
+        let engine = Engine { timeline, functions: Arc::new(Functions::reviewed()), settings: Arc::new(settings) };
+        Service { engine, writer, clock: Arc::new(SystemClock), max_rows }
     }
 
     /// The same with another clock, which is what `now()` reads: once for a batch.
@@ -64,29 +63,24 @@ impl Service {
         self
     }
 
-    async fn plan(&self, job: &Job, joins: Joins) -> Result<Attempt, Error> {
-        Box::pin(plan(job, joins, &self.timeline, &self.functions, &self.settings)).await
-    }
-
     async fn run_within(&self, request: MergeRequest) -> Result<(Merged, u64), Error> {
         let MergeRequest { sql, sources, stage, limits } = request;
         let names: Vec<SourceName> = sources.iter().map(|source| source.source.clone()).collect();
-        let schemas: Vec<_> = sources.iter().map(|source| source.schema.as_ref()).collect();
-        let (bound, casing) = (bind(text_of(sql.as_deref(), &names)?, &names)?, Casing::of(schemas));
-        let job = Job {
-            script: script::parse(&bound.text, casing, &self.settings)?,
+        let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
+        let job = Arc::new(Job {
+            text: bound.text,
             relations: pinned(bound.references, &sources)?,
-            sources: names,
+            sources: sources.into_iter().map(|source| (source.source, source.schema)).collect(),
             limits,
             now_millis: self.clock.now_millis(),
-        };
+        });
         let started = self.start(&job, &stage).await?;
         self.stage(&job, started, stage).await
     }
 
     /// Plans the job and runs it up to its first rows, with hash joins where they fit and else without.
-    async fn start(&self, job: &Job, stage: &StageRequest) -> Result<Started, Error> {
-        let mut attempt = self.plan(job, Joins::Hash).await?;
+    async fn start(&self, job: &Arc<Job>, stage: &StageRequest) -> Result<Started, Error> {
+        let mut attempt = self.engine.plan(job, Joins::Hash).await?;
         if let Some(difference) = output::difference(&attempt.schema, &stage.schema) {
             let message = format!("the target was prepared for other columns than the query delivers: {difference}");
             return Err(sql_error(None, message));
@@ -95,7 +89,7 @@ impl Service {
         if choose(build_bytes, attempt.pool.share()) == Joins::SortMerge {
             info!(build_bytes, share = attempt.pool.share(), "hash joins would not fit, joining by sort and merge");
             metrics::sort_merge_chosen(SortMergeCause::Estimate);
-            attempt = self.plan(job, Joins::SortMerge).await?;
+            attempt = self.engine.plan(job, Joins::SortMerge).await?;
         }
         let error = match first_rows(&attempt).await {
             Ok((first, query)) => {
@@ -122,7 +116,7 @@ impl Service {
         if tokio::time::timeout(RELEASE_TIME, pool.wait_until_empty()).await.is_err() {
             warn!(bytes = pool.reserved(), "a query that was given up still holds memory");
         }
-        let attempt = self.plan(job, Joins::SortMerge).await?;
+        let attempt = self.engine.plan(job, Joins::SortMerge).await?;
         match first_rows(&attempt).await {
             Ok((first, query)) => Ok(Started { attempt, first, query, spilled_before }),
             Err(error) => Err(from_execution(&error, attempt.pool.share(), job.limits.spill_bytes)),
@@ -131,11 +125,8 @@ impl Service {
 
     async fn stage(&self, job: &Job, started: Started, request: StageRequest) -> Result<(Merged, u64), Error> {
         let Started { attempt, first, query, spilled_before } = started;
-        let limits = StreamLimits {
-            max_rows: self.settings.max_rows,
-            share: attempt.pool.share(),
-            spill_bytes: job.limits.spill_bytes,
-        };
+        let limits =
+            StreamLimits { max_rows: self.max_rows, share: attempt.pool.share(), spill_bytes: job.limits.spill_bytes };
         let (rows, progress) = Rows::new(first, query, Arc::clone(&attempt.schema), limits);
         let staged = self.writer.stage(request, Box::pin(rows)).await;
         // The stream's own error first: what the writer makes of it is the same thing at second hand.
@@ -146,7 +137,8 @@ impl Service {
         if !progress.ended() {
             return Err(internal("the writer finished before it had read all rows"));
         }
-        let rows_read = job.sources.iter().cloned().zip(attempt.rows_read()).collect();
+        let names = job.sources.iter().map(|(name, _)| name.clone());
+        let rows_read = names.zip(attempt.rows_read()).collect();
         let spilled_bytes = spilled_before + attempt.spilled_bytes();
         debug!(rows = progress.rows(), spilled_bytes, "merge staged");
         Ok((Merged { staged, rows_read, spilled_bytes }, progress.rows()))
@@ -157,8 +149,8 @@ impl Service {
 impl Merge for Service {
     async fn bind(&self, sql: Option<String>, sources: Vec<SourceName>) -> Result<Vec<Bound>, Error> {
         let bound = bind(text_of(sql.as_deref(), &sources)?, &sources)?;
-        script::parse(&bound.text, Casing::default(), &self.settings)?;
         let mut used = usage(&bound.references, &sources);
+        self.engine.read(bound.text).await?;
         if sql.is_none() {
             // The pass-through names its only source by position, but nobody else does.
             used.iter_mut().for_each(|bound| bound.by_position = false);
@@ -170,19 +162,18 @@ impl Merge for Service {
         let CheckRequest { sql, sources, limits } = request;
         let names: Vec<SourceName> = sources.iter().map(|(name, _)| name.clone()).collect();
         let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
-        let casing = Casing::of(sources.iter().map(|(_, schema)| schema.as_ref()));
         let relations = bound.references.into_iter().map(|reference| {
             let schema = Arc::clone(&sources[reference.source].1);
             Named { reference, relation: Relation { schema, splits: Vec::new() } }
         });
         let job = Job {
-            script: script::parse(&bound.text, casing, &self.settings)?,
+            text: bound.text,
             relations: relations.collect(),
-            sources: names,
+            sources,
             limits,
             now_millis: self.clock.now_millis(),
         };
-        let attempt = self.plan(&job, Joins::Hash).await?;
+        let attempt = self.engine.plan(&Arc::new(job), Joins::Hash).await?;
         let (logical_plan, physical_plan) = attempt.describe();
         Ok(Checked { schema: attempt.schema, logical_plan, physical_plan })
     }

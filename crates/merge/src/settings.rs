@@ -19,6 +19,8 @@ pub struct Settings {
     pub max_sql_bytes: usize,
     /// How deep expressions and queries may nest.
     pub max_nesting: usize,
+    /// Operators in a row in one expression, and set operations in a row in one query.
+    pub max_chain: usize,
     /// Plan nodes and expressions of a query, views counted where they are used.
     pub max_plan_nodes: usize,
     /// Rows of a batch; absent: no limit.
@@ -35,6 +37,7 @@ impl Default for Settings {
             expansion: 5,
             max_sql_bytes: 1 << 20,
             max_nesting: 50,
+            max_chain: 250,
             max_plan_nodes: 20_000,
             max_rows: None,
             spill_dir: None,
@@ -57,6 +60,7 @@ impl Settings {
             ("expansion", self.expansion),
             ("max_sql_bytes", self.max_sql_bytes),
             ("max_nesting", self.max_nesting),
+            ("max_chain", self.max_chain),
             ("max_plan_nodes", self.max_plan_nodes),
         ];
         for (key, value) in positive {

@@ -102,3 +102,26 @@ async fn a_plan_that_grows_view_by_view_meets_the_plan_limit() {
     let refused = bench().check(&sql).await.unwrap_err();
     assert!(matches!(refused, Error::Limit { limit: "plan size", .. }), "{refused:?}");
 }
+
+#[tokio::test]
+async fn a_text_of_very_many_words_meets_the_plan_limit() {
+    let list = vec!["1"; 20_000].join(", ");
+    let refused = bench().check(&format!("SELECT id FROM <SRC> WHERE id IN ({list})")).await.unwrap_err();
+    assert!(matches!(refused, Error::Limit { limit: "plan size", .. }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn the_longest_chains_allowed_run_without_overflow() {
+    let chain = Settings::default().max_chain - 10;
+    let sum = vec!["id"; chain].join(" + ");
+    for sql in [
+        format!("SELECT {sum} AS total FROM <SRC>"),
+        format!("SELECT id FROM <SRC> WHERE {}", vec!["id = 1"; chain / 2].join(" OR ")),
+        vec!["SELECT id FROM <SRC>"; chain].join(" UNION ALL "),
+    ] {
+        bench().run(&sql).await.unwrap();
+    }
+    let refused =
+        bench().check(&format!("SELECT {} AS x FROM <SRC>", vec!["id"; 9_000].join(" + "))).await.unwrap_err();
+    assert!(matches!(refused, Error::Limit { limit: "nesting", .. }), "{refused:?}");
+}
