@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use tributary_api::timeline::Error;
 use tributary_hudi::{CommitMetadata, arrow_schema, file_schema, with_meta_columns, without_meta_columns};
 use tributary_types::InstantTime;
@@ -21,6 +21,25 @@ const CREATE_SCHEMA: &str = "hoodie.table.create.schema";
 
 /// The schema as of `end`, without meta columns; `None` when nothing says one.
 pub(crate) async fn schema_as_of(table: &Table, cache: &Cache, end: &InstantTime) -> Result<Option<SchemaRef>, Error> {
+    let schema = written_schema(table, cache, end).await?;
+    Ok(schema.map(|schema| match table.config.drops_partition_columns() {
+        true => with_partition_columns(schema, &table.config.partition_by()),
+        false => schema,
+    }))
+}
+
+/// Files without the partition columns come with schemas without them; they are text then
+/// (`TableSchemaResolver.appendPartitionColumns`).
+fn with_partition_columns(schema: SchemaRef, partition_by: &[String]) -> SchemaRef {
+    let missing = partition_by.iter().filter(|column| schema.field_with_name(column).is_err());
+    let missing: Vec<FieldRef> = missing.map(|column| Field::new(column, DataType::Utf8, true).into()).collect();
+    if missing.is_empty() {
+        return schema;
+    }
+    Arc::new(Schema::new(schema.fields().iter().cloned().chain(missing).collect::<Vec<_>>()))
+}
+
+async fn written_schema(table: &Table, cache: &Cache, end: &InstantTime) -> Result<Option<SchemaRef>, Error> {
     let (upto, after): (Vec<_>, Vec<_>) = table.writes.iter().partition(|write| write.completed <= *end);
     // After the end only when the commits before it were archived: the nearest one is the best guess left.
     for write in upto.iter().rev().chain(after.iter()) {
@@ -68,4 +87,19 @@ async fn from_footer(
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partition_columns_that_files_leave_out_come_last_as_text() {
+        let own: SchemaRef = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, true)]));
+        let columns = ["id".to_string(), "region".to_string()];
+        let schema = with_partition_columns(Arc::clone(&own), &columns);
+        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        assert_eq!(names, ["id", "region"]);
+        assert_eq!(with_partition_columns(Arc::clone(&own), &columns[..1]), own);
+    }
 }
