@@ -48,7 +48,13 @@ pub(crate) struct LogBlock {
 }
 
 impl LogBlock {
-    /// The instant that wrote it.
+    /// Whether it is a delete block without a key.
+    pub(crate) fn deletes_nothing(&self) -> bool {
+        // Version, length, then an Avro record that is one array; an empty array is a single zero.
+        self.kind == BlockKind::Delete && matches!(self.content.as_ref(), [0, 0, 0, _, 0, 0, 0, 1, 0])
+    }
+
+    /// The instant that wrote the block.
     pub(crate) fn instant(&self) -> Option<&str> {
         self.header.get(&INSTANT_TIME).map(String::as_str)
     }

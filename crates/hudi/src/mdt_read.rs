@@ -151,6 +151,8 @@ fn valid_blocks<'a>(logs: &[(&'a str, Bytes)], valid: &HashSet<String>) -> Resul
                 }
                 _ if !block.instant().is_some_and(|instant| valid.contains(instant)) => {}
                 BlockKind::HFile => kept.push((path, block)),
+                // Java begins the log of a fresh group with deletes of nothing.
+                BlockKind::Delete if block.deletes_nothing() => {}
                 BlockKind::Delete | BlockKind::Other(_) => {
                     return Err(Error::unsupported(format!("`{path}` holds a block of kind {:?}", block.kind)));
                 }

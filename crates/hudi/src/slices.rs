@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tributary_types::InstantTime;
 
+use crate::base_file::parse_base_file_name;
 use crate::commit::CommitMetadata;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
@@ -53,16 +54,7 @@ impl BaseFile {
                 "`{path}` is an external file (`{EXTERNAL_SUFFIX}`), which cannot be read yet"
             )));
         }
-        let Some(stem) = name.strip_suffix(".parquet") else {
-            return Ok(None);
-        };
-        let Some((rest, instant)) = stem.rsplit_once('_') else {
-            return Ok(None);
-        };
-        let Some((file_id, _write_token)) = rest.rsplit_once('_') else {
-            return Ok(None);
-        };
-        let Ok(instant) = instant.parse() else { return Ok(None) };
+        let Some((file_id, instant)) = parse_base_file_name(name) else { return Ok(None) };
         Ok(Some(BaseFile {
             partition: partition.to_string(),
             file_id: file_id.to_string(),

@@ -53,8 +53,8 @@ pub async fn acquire_lock(storage: &Storage, wait: Duration) -> Result<Option<Ta
             Ok(held.ok().map(|guard| TableLock { _held: Held::Process { _guard: guard } }))
         }
         LockKind::None => Err(Error::unsupported(format!(
-            "target `{}` is on a shared object store, where writers need a storage lock that is not supported yet: \
-             use a target on a local disk",
+            "`{}` is on a shared object store, where writers need a storage lock that is not supported yet: use a \
+             local disk",
             storage.url()
         ))),
     }
