@@ -3,9 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod archived;
+mod cancelling;
 mod crashes;
 mod errors;
+mod history;
 mod kills;
 mod main_job;
 mod roles_apart;
+mod several;
 mod support;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::coordinator::{BatchStatus, Error, OpenedBatch};
-use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline, Views};
+use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline};
 use tributary_api::{RowError, RowStream};
-use tributary_types::pipeline::OnLate;
-use tributary_types::{Cursor, InstantTime, SourceName};
+use tributary_types::{Cursor, InstantTime, Outcome, SourceName};
 
 /// Opens the rows of a committed batch: the window of the target that holds exactly its commit.
 pub(crate) async fn open(
@@ -19,7 +18,11 @@ pub(crate) async fn open(
 ) -> Result<OpenedBatch, Error> {
     let gone = |what: String| Error::Gone { name: status.name.to_string(), what };
     let (Some(instant), Some(completed)) = (status.instant.clone(), status.completed.clone()) else {
-        return Err(gone("it committed nothing".to_string()));
+        return Err(gone(match status.outcome {
+            None => "it is still running".to_string(),
+            Some(Outcome::Committed) => "its commit is not on the target's active timeline any more".to_string(),
+            Some(_) => "it committed nothing".to_string(),
+        }));
     };
     let relation = changed_rows(timeline, target, &instant, &completed).await.map_err(|error| match error {
         tributary_api::timeline::Error::FileGone { .. } | tributary_api::timeline::Error::Stale { .. } => {
@@ -38,22 +41,9 @@ async fn changed_rows(
     completed: &InstantTime,
 ) -> Result<Relation, tributary_api::timeline::Error> {
     let source = SourceName::new("batch").expect("a plain word is a source name");
-    let plan = timeline
-        .plan(PlanRequest {
-            source,
-            url: target.to_string(),
-            begin: Begin::After(Cursor::Completed(before(completed))),
-            lookup: false,
-            num_instants: usize::MAX,
-            ceiling_millis: None,
-            pinned_end: Some(Cursor::Completed(completed.clone())),
-            fingerprint: None,
-            recent: Vec::new(),
-            on_late: OnLate::Deliver,
-            views: Views { changed: true, ..Views::default() },
-            meta_columns: false,
-        })
-        .await?;
+    let begin = Begin::After(Cursor::Completed(before(completed)));
+    let pinned_end = Some(Cursor::Completed(completed.clone()));
+    let plan = timeline.plan(PlanRequest { pinned_end, ..PlanRequest::window(source, target, begin) }).await?;
     let mut relation =
         plan.changed.unwrap_or(Relation { schema: Arc::new(arrow::datatypes::Schema::empty()), splits: Vec::new() });
     let only = Arc::new(vec![instant.clone()]);
