@@ -10,8 +10,11 @@ use serde_json::json;
 use tributary_api::coordinator::BatchStatus;
 use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, Merged};
 use tributary_hudi::SystemStores;
+use tributary_server::cli::{BatchesCommand, Output, ServerArgs};
+use tributary_server::commands::batches::batches;
 use tributary_server::embedded::{Embedded, Settings};
-use tributary_server::roles::{Elsewhere, Parts, Role, host};
+use tributary_server::roles::{Elsewhere, Hosted, Parts, Role, host};
+use tributary_server::serve::Options;
 use tributary_store::MemoryStore;
 use tributary_testkit::{HeldStores, Hold};
 use tributary_types::pipeline::{Pipeline, Span};
@@ -133,6 +136,32 @@ async fn a_batch_that_commits_is_not_cancelled_any_more() {
     assert_eq!((told.outcome, told.stage), (None, Stage::Commit));
     hold.release();
     assert_eq!(end(&roles, &name).await.outcome, Some(Outcome::Committed));
+    assert_sound(&lake.path("out"), "p").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_the_command_line_cancelling_succeeds_and_following_exits_as_a_cancelled_run() {
+    let (lake, pipeline) = lake().await;
+    let (roles, hold) = held(".parquet", SOON);
+    let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() };
+    let server = tributary_server::serve::start(Hosted::from(roles.clone()), options).await.unwrap();
+    let at = || ServerArgs { server: format!("http://{}", server.address()) };
+    let (name, output) = (start(&roles, &pipeline, "r").await.to_string(), Output::Json);
+    tokio::time::timeout(SOON, hold.reached(1)).await.unwrap();
+    let (watched, cancelled, ()) = tokio::join!(
+        batches(BatchesCommand::Watch { name: name.clone(), server: at(), output }),
+        batches(BatchesCommand::Cancel { name: name.clone(), server: at(), output }),
+        async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            hold.release();
+        }
+    );
+    assert_eq!((watched.unwrap(), cancelled.unwrap()), (Outcome::Cancelled.exit_code(), 0));
+    let next = start(&roles, &pipeline, "next").await;
+    assert_eq!(end(&roles, &next).await.outcome, Some(Outcome::Committed));
+    let late = batches(BatchesCommand::Cancel { name: next.to_string(), server: at(), output }).await.unwrap_err();
+    assert_eq!(late.exit_code, 1);
+    assert!(late.message.contains("was not cancelled: it ended COMMITTED"), "{}", late.message);
     assert_sound(&lake.path("out"), "p").await;
 }
 

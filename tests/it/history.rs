@@ -11,10 +11,9 @@ use tributary_hudi::SystemStores;
 use tributary_server::embedded::{Embedded, Settings};
 use tributary_server::roles::{Elsewhere, Parts, Role, host};
 use tributary_store::{KeyValue, MemoryStore, SledStore};
+use tributary_testkit::{Fault, FaultPlan, FaultyStores};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{
-    BatchName, Fault as _, Outcome, PipelineName, RequestId, Retry, Stage, SystemClock, SystemEntropy,
-};
+use tributary_types::{BatchName, Outcome, PipelineName, RequestId, Retry, Stage, SystemClock, SystemEntropy};
 
 use crate::support::{Lake, json_rows, pipeline, request_of, roles, roles_with, run, value_table, values};
 
@@ -140,12 +139,10 @@ async fn after_a_restart_a_batch_is_pulled_from_the_target_until_it_is_cleaned()
         }
     }
     let cleaned = server(&store);
-    let opened = cleaned.coordinator.open_batch(&first.name).await;
-    let gone = match opened {
-        Err(error) => error.reason().to_string(),
-        Ok(opened) => opened.rows.try_collect::<Vec<_>>().await.unwrap_err().reason.to_string(),
-    };
-    assert!(gone == "BATCH_GONE" || gone == "FILE_GONE", "{gone}");
+    for name in [&first.name, &second.name] {
+        let gone = cleaned.coordinator.open_batch(name).await.err().unwrap();
+        assert!(matches!(&gone, Error::Gone { what, .. } if what.contains("cleaned")), "{gone:?}");
+    }
 }
 
 /// The record of a batch that ran when its server died.
@@ -206,6 +203,48 @@ async fn a_batch_that_runs_in_another_process_is_not_called_lost() {
     assert_eq!(after.coordinator.get_batch(&r9).await.unwrap().outcome, None, "its target's lock is held");
     drop(lock);
     assert_eq!(after.coordinator.get_batch(&r9).await.unwrap().outcome, Some(Outcome::Failed));
+}
+
+/// A server whose process dies at the operation that completes the commit, before it or after it.
+async fn dies_committing(lake: &Lake, store: &Arc<MemoryStore>, fault: Fault) -> BatchStatus {
+    let faulty = |plan: &Arc<FaultPlan>, store: Arc<MemoryStore>| {
+        let stores = FaultyStores::new(Arc::new(SystemStores::new()), Arc::clone(plan));
+        roles_with(Arc::new(stores), store, |_| {})
+    };
+    let plan = FaultPlan::none();
+    let copy = lake.copy();
+    let counted = run(&faulty(&plan, Arc::default()), &job(&copy), "counted").await;
+    assert_eq!(counted.outcome, Some(Outcome::Committed));
+    // The last operations only tidy up: the one that completes the commit is the last whose failure leaves it unknown.
+    for number in (0..plan.operations()).rev() {
+        let copy = lake.copy();
+        let ended = run(&faulty(&FaultPlan::at(number, fault), Arc::default()), &job(&copy), "trial").await;
+        if ended.outcome == Some(Outcome::Unknown) {
+            return run(&faulty(&FaultPlan::at(number, fault), Arc::clone(store)), &job(lake), "r1").await;
+        }
+    }
+    panic!("no operation leaves the outcome unknown")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_commit_is_read_back_when_its_batch_is_asked_for() {
+    for (fault, expected) in [(Fault::CrashAfter, Outcome::Committed), (Fault::CrashBefore, Outcome::Failed)] {
+        let lake = Lake::new();
+        add_row(&lake, "a").await;
+        let store = Arc::new(MemoryStore::default());
+        let unknown = dies_committing(&lake, &store, fault).await;
+        assert_eq!(unknown.outcome, Some(Outcome::Unknown), "{:?}", unknown.error);
+        let after = server(&store);
+        let read_back = after.coordinator.get_batch(&unknown.name).await.unwrap();
+        if fault == Fault::CrashBefore {
+            assert_eq!(read_back.outcome, Some(Outcome::Unknown), "a completing request may still be on its way");
+            // The next batch rolls its instant back.
+            assert_eq!(run(&after, &job(&lake), "r2").await.outcome, Some(Outcome::Committed));
+        }
+        let found = after.coordinator.get_batch(&unknown.name).await.unwrap();
+        assert_eq!(found.outcome, Some(expected), "{fault:?}");
+        assert!(listed(&after).await.contains(&found));
+    }
 }
 
 fn parts(store: Arc<dyn KeyValue>) -> Parts {

@@ -143,8 +143,12 @@ impl Inner {
     /// A batch and its target, of this process or from its record.
     async fn find_with_target(&self, name: &BatchName) -> Result<(BatchStatus, String), Error> {
         if let Some(known) = self.registry.find(name) {
-            return Ok((known.status.borrow().clone(), known.target));
+            let status = known.status.borrow().clone();
+            if status.outcome != Some(Outcome::Unknown) {
+                return Ok((status, known.target));
+            }
         }
+        // One whose commit is unknown is read back: its record is settled as soon as the target tells how it ended.
         let record = self.find_record(name).await?.ok_or_else(|| Error::NoBatch { name: name.to_string() })?;
         Ok((record.status, record.target))
     }
@@ -253,9 +257,10 @@ impl Coordinator for Service {
     }
 
     async fn list_batches(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchStatus>, Error> {
-        let here = self.inner.registry.newest();
-        let mut all: Vec<BatchStatus> =
-            here.into_iter().filter(|status| pipeline.is_none_or(|name| &status.pipeline == name)).collect();
+        let mut all = self.inner.registry.newest();
+        all.retain(|status| pipeline.is_none_or(|name| &status.pipeline == name));
+        // Unknown ones are left to their records, which are read back.
+        all.retain(|status| status.outcome != Some(Outcome::Unknown));
         let known: HashSet<BatchName> = all.iter().map(|status| status.name.clone()).collect();
         let records = self.inner.records(pipeline, limit).await?;
         all.extend(records.into_iter().map(|record| record.status).filter(|status| !known.contains(&status.name)));
@@ -319,7 +324,8 @@ impl Coordinator for Service {
         if status.outcome == Some(Outcome::Committed) && status.completed.is_none() {
             status.completed = completion_of(inner, &target, &status).await?;
         }
-        pull::open(&inner.roles.timeline, &target, status, inner.settings.pull_batch_rows).await
+        let storage = inner.stores.open(&target).map_err(|e| target_error(&target, "opening the target", e))?;
+        pull::open(&inner.roles.timeline, &storage, status, inner.settings.pull_batch_rows).await
     }
 }
 
