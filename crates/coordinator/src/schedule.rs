@@ -76,6 +76,22 @@ pub(crate) struct Slot {
     ticket: u64,
 }
 
+/// A place in the queue; given up when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    slot: Slot,
+    granted: oneshot::Receiver<()>,
+}
+
+impl Turn {
+    /// Waits for the slot.
+    pub(crate) async fn comes(self) -> Slot {
+        // The sender is kept until it has sent.
+        let _ = self.granted.await;
+        self.slot
+    }
+}
+
 impl Schedule {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Schedule { limits, state: Mutex::default() })
@@ -85,15 +101,8 @@ impl Schedule {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a slot. A future that is dropped waits no longer.
-    pub(crate) async fn slot(self: &Arc<Self>, claim: Claim) -> Slot {
-        let (slot, granted) = self.enter(claim);
-        // The sender is kept until it has sent.
-        let _ = granted.await;
-        slot
-    }
-
-    fn enter(self: &Arc<Self>, claim: Claim) -> (Slot, oneshot::Receiver<()>) {
+    /// Takes a place in the queue, now: batches wait in the order in which they were asked for.
+    pub(crate) fn enter(self: &Arc<Self>, claim: Claim) -> Turn {
         let (told, granted) = oneshot::channel();
         let mut state = self.state();
         let ticket = state.number();
@@ -101,7 +110,7 @@ impl Schedule {
         state.waiting.push(Waiting { ticket, first_since: alone.then_some(ticket), claim });
         state.told.push((ticket, told));
         state.grant(self.limits);
-        (Slot { schedule: Arc::clone(self), ticket }, granted)
+        Turn { slot: Slot { schedule: Arc::clone(self), ticket }, granted }
     }
 
     /// Whether a batch into `target` runs here.
@@ -175,7 +184,7 @@ mod tests {
     }
 
     fn ask(schedule: &Arc<Schedule>, pipeline: &str, target: &str, memory: u64) -> Asked {
-        let (slot, granted) = schedule.enter(claim(pipeline, target, memory));
+        let Turn { slot, granted } = schedule.enter(claim(pipeline, target, memory));
         Asked { slot: Some(slot), granted, has: false }
     }
 
@@ -271,11 +280,8 @@ mod tests {
     #[tokio::test]
     async fn a_slot_is_waited_for() {
         let schedule = schedule(1, None);
-        let first = schedule.slot(claim("a", "a", 1)).await;
-        let waiting = tokio::spawn({
-            let schedule = Arc::clone(&schedule);
-            async move { schedule.slot(claim("b", "b", 1)).await }
-        });
+        let first = schedule.enter(claim("a", "a", 1)).comes().await;
+        let waiting = tokio::spawn(schedule.enter(claim("b", "b", 1)).comes());
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         drop(first);

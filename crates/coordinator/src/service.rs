@@ -20,7 +20,7 @@ use crate::control::Control;
 use crate::history::{definition_of, target_key};
 use crate::plan::open;
 use crate::registry::{Admitted, Registry, answers};
-use crate::schedule::{Claim, Limits, Schedule};
+use crate::schedule::{Claim, Limits, Schedule, Turn};
 use crate::settings::Settings;
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
 use crate::{metrics, pull};
@@ -90,11 +90,12 @@ impl Inner {
     }
 
     /// Waits for its turn and runs a batch to its end; every way out sets its outcome.
-    async fn run(self: Arc<Self>, request: Arc<RunRequest>, definition: String, admitted: Admitted) {
+    async fn run(self: Arc<Self>, request: Arc<RunRequest>, definition: String, admitted: Admitted, turn: Turn) {
         let Admitted { status, control, .. } = admitted;
         let status = Arc::new(status);
         // In a task of its own: whatever happens in it, even a panic, ends the batch with an outcome.
-        let task = tokio::spawn(run_in_turn(Arc::clone(&self), Arc::clone(&request), Arc::clone(&status), control));
+        let batch = run_in_turn(Arc::clone(&self), Arc::clone(&request), Arc::clone(&status), control, turn);
+        let task = tokio::spawn(batch);
         let result = match task.await {
             Ok(result) => result,
             Err(ended) => Err(Error::Lost { what: format!("the batch ended without an outcome: {}", panic_of(ended)) }),
@@ -177,24 +178,28 @@ impl Inner {
     }
 }
 
+/// What a batch of the pipeline needs to run.
+fn claim_of(pipeline: &Pipeline) -> Claim {
+    Claim {
+        pipeline: pipeline.name.clone(),
+        target: target_key(&pipeline.target.path),
+        memory: pipeline.limits.memory.0,
+    }
+}
+
 /// The whole of a batch but its outcome.
 async fn run_in_turn(
     inner: Arc<Inner>,
     request: Arc<RunRequest>,
     status: Arc<watch::Sender<BatchStatus>>,
     control: Arc<Control>,
+    turn: Turn,
 ) -> Result<Ended, Error> {
-    let pipeline = &request.pipeline;
-    let claim = Claim {
-        pipeline: pipeline.name.clone(),
-        target: target_key(&pipeline.target.path),
-        memory: pipeline.limits.memory.0,
-    };
     let stop = control.stop();
     let _slot = tokio::select! {
         biased;
         () = stop.wait() => return Err(Error::Cancelled),
-        slot = inner.schedule.slot(claim) => slot,
+        slot = turn.comes() => slot,
     };
     Batch::new(&inner, &request, &status, &control)?.run().await
 }
@@ -248,7 +253,9 @@ impl Coordinator for Service {
         }
         // Before the answer, so that who got it can ask again after a restart.
         inner.keep_record(&first, &request.pipeline, &definition).await;
-        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted));
+        // Before the answer as well: requests that follow one another wait in that order.
+        let turn = inner.schedule.enter(claim_of(&request.pipeline));
+        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted, turn));
         Ok(first)
     }
 
