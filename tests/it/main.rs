@@ -3,10 +3,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod archived;
+mod cancelling;
 mod crashes;
 mod errors;
+mod history;
 mod kills;
 mod main_job;
 mod roles_apart;
+mod several;
 mod shared_store;
 mod support;

@@ -120,6 +120,36 @@ pub struct PlanRequest {
     pub meta_columns: bool,
 }
 
+impl PlanRequest {
+    /// Asks for the whole table at `url` as of now, for a look at it: `<SNAP:x>` without meta columns.
+    pub fn whole_table(source: SourceName, url: impl Into<String>) -> Self {
+        PlanRequest {
+            lookup: true,
+            views: Views { end: true, ..Views::default() },
+            ..PlanRequest::window(source, url, Begin::Snapshot)
+        }
+    }
+
+    /// Asks for the window of the table at `url` that begins at `begin` and has no limit: `<SRC:x>` without meta
+    /// columns.
+    pub fn window(source: SourceName, url: impl Into<String>, begin: Begin) -> Self {
+        PlanRequest {
+            source,
+            url: url.into(),
+            begin,
+            lookup: false,
+            num_instants: usize::MAX,
+            ceiling_millis: None,
+            pinned_end: None,
+            fingerprint: None,
+            recent: Vec::new(),
+            on_late: OnLate::Deliver,
+            views: Views { changed: true, ..Views::default() },
+            meta_columns: false,
+        }
+    }
+}
+
 /// The fixed window of one source.
 #[derive(Debug, Clone)]
 pub struct SourcePlan {

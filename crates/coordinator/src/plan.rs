@@ -1,15 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Planning: the windows of all sources, fixed together before the first row is read.
 
+use arrow::datatypes::SchemaRef;
 use futures::future::try_join_all;
+use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
 use tributary_api::timeline::{Begin, PlanRequest, SourcePlan, Views};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
 use tributary_types::{Checkpoint, Cursor, Window};
 
-use crate::decide::begin_of;
+use crate::decide::{begin_of, check_binding};
+use crate::schema::target_schema;
 use crate::service::Roles;
+use crate::target::TargetState;
+
+/// Everything that is fixed before the first row is read.
+pub(crate) struct Opening {
+    pub(crate) bound: Vec<Bound>,
+    pub(crate) binding: String,
+    pub(crate) plans: Plans,
+    /// The query's result, planned.
+    pub(crate) checked: Checked,
+    /// Schema of the table after the batch.
+    pub(crate) schema: SchemaRef,
+}
+
+/// Binds the SQL, plans the sources from the cursors in `resolved`, plans the SQL over them and fits its result into the
+/// target. Reads no data file and writes nothing. `planned` sees the plans as soon as there are any.
+pub(crate) async fn open(
+    roles: &Roles,
+    pipeline: &Pipeline,
+    target: Option<&TargetState>,
+    resolved: &Resolved,
+    limits: &MergeLimits,
+    planned: impl Fn(&Plans) + Send,
+) -> Result<Opening, Error> {
+    let bound = bind(roles, pipeline).await?;
+    let newest = resolved.newest.as_ref().map(|commit| (&commit.instant, &commit.checkpoint));
+    let binding = check_binding(pipeline, &bound, newest)?;
+    let stored = resolved.newest.as_ref().map(|commit| &commit.checkpoint);
+    let plans = plan_sources(roles, pipeline, &bound, stored, None).await?;
+    planned(&plans);
+    let sources = merge_sources(pipeline, &plans)?;
+    let checked = check_sql(roles, pipeline, &sources, limits).await?;
+    let stored_schema = target.and_then(|target| target.schema.as_ref());
+    let schema = target_schema(&pipeline.target, stored_schema, &checked.schema)
+        .map_err(|problems| Error::Target { url: pipeline.target.path.clone(), what: problems.join("; ") })?;
+    Ok(Opening { bound, binding, plans, checked, schema })
+}
 
 /// The plans of all sources, in pipeline order.
 pub(crate) struct Plans {
@@ -43,7 +82,7 @@ pub(crate) fn window_of(source: &Source, plan: &SourcePlan) -> Option<Window> {
 }
 
 /// Which relations the SQL names, after refusing a source that it does not name.
-pub(crate) async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
+async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
     let names = pipeline.sources.iter().map(|source| source.name.clone()).collect();
     let bound = roles.merge.bind(sql_of(pipeline), names).await?;
     for (source, bound) in pipeline.sources.iter().zip(&bound) {
@@ -166,7 +205,7 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
 }
 
 /// Plans the SQL over the sources' schemas.
-pub(crate) async fn check_sql(
+async fn check_sql(
     roles: &Roles,
     pipeline: &Pipeline,
     sources: &[MergeSource],

@@ -64,6 +64,9 @@ impl Progress {
 #[derive(Serialize)]
 struct BatchJson<'a> {
     batch: String,
+    asked_by: &'a str,
+    /// When it started, milliseconds since the epoch.
+    started_millis: i64,
     stage: &'a str,
     /// Null while it runs.
     outcome: Option<&'a str>,
@@ -171,6 +174,8 @@ fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
     }
     BatchJson {
         batch: status.name.to_string(),
+        asked_by: &status.asked_by,
+        started_millis: status.started_millis,
         stage: status.stage.as_str(),
         outcome: status.outcome.map(Outcome::as_str),
         instant: status.instant.as_ref().map(ToString::to_string),
@@ -198,6 +203,9 @@ fn print_batch_text(status: &BatchStatus) {
     match status.outcome {
         Some(outcome) => println!("outcome  {}", outcome.as_str()),
         None => println!("running  {}", status.stage.as_str().to_lowercase()),
+    }
+    if !status.asked_by.is_empty() {
+        println!("asked by {}", status.asked_by);
     }
     if let Some(error) = &status.error {
         println!("error    {} [{}]", error.message, error.reason);

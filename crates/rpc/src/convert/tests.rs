@@ -164,6 +164,7 @@ pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
         name: BatchName::new("p/r").unwrap(),
         pipeline: PipelineName::new("p").unwrap(),
         request: RequestId::new("r").unwrap(),
+        asked_by: "somebody".to_string(),
         stage: Stage::Merge,
         outcome,
         instant: Some("20250606182826197".parse().unwrap()),
