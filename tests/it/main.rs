@@ -9,3 +9,4 @@ mod kills;
 mod main_job;
 mod roles_apart;
 mod support;
+mod version_six;

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt};
 use tributary_api::coordinator::{BatchStatus, Error, OpenedBatch};
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline, Views};
 use tributary_api::{RowError, RowStream};
-use tributary_types::pipeline::OnLate;
+use tributary_types::pipeline::{OnHole, OnLate};
 use tributary_types::{Cursor, InstantTime, SourceName};
 
 /// Opens the rows of a committed batch: the window of the target that holds exactly its commit.
@@ -50,6 +50,7 @@ async fn changed_rows(
             fingerprint: None,
             recent: Vec::new(),
             on_late: OnLate::Deliver,
+            on_hole: OnHole::Block,
             views: Views { changed: true, ..Views::default() },
             meta_columns: false,
         })
