@@ -9,4 +9,5 @@ mod kills;
 mod main_job;
 mod roles_apart;
 mod support;
+mod vanishing;
 mod version_six;
