@@ -8,6 +8,7 @@ mod errors;
 mod kills;
 mod main_job;
 mod roles_apart;
+mod shared_store;
 mod support;
 mod vanishing;
 mod version_six;
