@@ -14,3 +14,5 @@ mod roles_apart;
 mod several;
 mod shared_store;
 mod support;
+mod vanishing;
+mod version_six;

@@ -8,6 +8,7 @@ mod fixtures;
 mod ghost;
 mod held;
 mod memory_stores;
+mod vanishing;
 
 pub use archive::archive_instants;
 pub use clock::{ManualClock, SeededEntropy};
@@ -16,3 +17,4 @@ pub use fixtures::{Fixture, unpack_zip};
 pub use ghost::Ghost;
 pub use held::{HeldStores, Hold};
 pub use memory_stores::MemoryStores;
+pub use vanishing::{Vanishing, VanishingStores};

@@ -32,7 +32,7 @@ async fn inspect(url: &str, output: Output) -> Result<u8, Failed> {
         let Some(path) = timeline.completed_path(instant) else { continue };
         let bytes = storage.read(&path).await.map_err(fail)?;
         let metadata = CommitMetadata::decode(&path, &bytes).map_err(fail)?;
-        commits.push(CommitLine::new(instant, &metadata));
+        commits.push(CommitLine::new(timeline.layout(), instant, &metadata));
     }
     let pending = timeline.instants().iter().filter(|instant| instant.is_pending());
     let report = TableReport {
