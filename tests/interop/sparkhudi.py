@@ -113,6 +113,15 @@ class HudiTable:
         reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(enabled).lower())
         return reader.load(self.path)
 
+    def as_of(self, instant):
+        """The whole table as of an instant, by its requested time."""
+        reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(self.metadata).lower())
+        return self._decode_partitions(reader.option("as.of.instant", instant).load(self.path))
+
+    def merges_on_read(self):
+        """Whether its type is MERGE_ON_READ."""
+        return self.properties().get("hoodie.table.type") == "MERGE_ON_READ"
+
     def incremental(self, begin, end=None, metadata=None):
         """Rows written by instants that completed in (begin, end], or an error if files of
         theirs are gone: without the last option Spark would silently read today's table and

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tributary_api::timeline::{Begin, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::SystemStores;
 use tributary_types::pipeline::OnLate;
-use tributary_types::{Clock, Cursor, SourceName};
+use tributary_types::{Clock, Cursor, MemoryBudget, SourceName};
 
 use crate::{Service, Settings};
 
@@ -72,6 +72,7 @@ async fn batches(service: &Service, relation: &Relation) -> Result<Vec<RecordBat
             projection: None,
             predicate: None,
             batch_rows: 1000,
+            memory: MemoryBudget::new(64 << 20),
         };
         let stream = service.read(read).await.map_err(|e| e.to_string())?;
         let read: Vec<RecordBatch> = stream.try_collect().await.map_err(|e| e.to_string())?;
