@@ -116,7 +116,7 @@ class HudiTable:
     def as_of(self, instant):
         """The whole table as of an instant, by its requested time."""
         reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(self.metadata).lower())
-        return self._decode_partitions(reader.option("as.of.instant", instant).load(self.path))
+        return reader.option("as.of.instant", instant).load(self.path)
 
     def merges_on_read(self):
         """Whether its type is MERGE_ON_READ."""
@@ -140,7 +140,7 @@ class HudiTable:
 
     def _decode_partitions(self, frame):
         """Hudi 1.2.0's incremental query returns url-encoded partition values still encoded
-        (`a%2Fb`); its snapshot query decodes them. Make both alike."""
+        (`a%2Fb`); its other queries decode them. Make all alike."""
         properties = self.properties()
         if properties.get("hoodie.datasource.write.partitionpath.urlencode") != "true":
             return frame

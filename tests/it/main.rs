@@ -7,5 +7,6 @@ mod crashes;
 mod errors;
 mod kills;
 mod main_job;
+mod merge_on_read;
 mod roles_apart;
 mod support;

@@ -20,7 +20,7 @@ use tributary_server::serve::Options;
 use tributary_store::MemoryStore;
 use tributary_types::pipeline::{OnLate, Pipeline};
 use tributary_types::{
-    Checkpoint, Clock, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
+    Checkpoint, Clock, MemoryBudget, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
 };
 
 /// A directory of tables.

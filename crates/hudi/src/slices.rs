@@ -340,6 +340,9 @@ pub async fn current_slices(storage: &Storage, config: &TableConfig, timeline: &
 }
 
 #[cfg(test)]
+mod histories;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -2,8 +2,10 @@
 //! Real tables, written by Spark, against what Spark reads in them.
 
 mod json;
+mod merge_on_read;
 mod oracle;
 mod tables;
+mod version_six;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use tributary_types::InstantTime;
 use super::*;
 use crate::delete_block::tests::{content, of_long, of_none};
 use crate::log_blocks::tests::block_with;
+use crate::row_groups::{ColumnRange, Prune};
 use crate::target::LockKind;
 
 const BASE: &str = "p/f-0_0-0-0_20250101000001000.parquet";
@@ -151,6 +152,23 @@ async fn rows_are_chosen_by_commit_time_after_they_were_merged() {
     assert_eq!(slice.values().await, [12, 20, 30, 41]);
     let slice = Slice::new(&base, &logs).await.by_commit_time().written_by(&[2]);
     assert_eq!(slice.values().await, [21]);
+}
+
+struct KeepsNothing;
+
+impl Prune for KeepsNothing {
+    fn keep(&self, _range: &dyn Fn(&str) -> Option<ColumnRange>) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn statistics_leave_a_base_file_out_only_where_no_row_of_a_log_can_lose_against_it() {
+    let logs = [vec![rows(&[("b", 2, 4, 21), ("c", 2, 4, 31)])]];
+    let mut slice = Slice::new(&[("a", 1, 5, 10), ("b", 1, 5, 20)], &logs).await;
+    slice.scan.prune = Some(Arc::new(KeepsNothing));
+    assert_eq!(slice.values().await, [10, 20, 31], "the late row of b must not come back");
+    assert_eq!(slice.by_commit_time().values().await, [21, 31]);
 }
 
 #[tokio::test]

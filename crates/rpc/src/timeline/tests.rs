@@ -103,7 +103,7 @@ fn plan() -> SourcePlan {
     changed[0].logs = Some(Logs { ordering: None, delete_marker: None, blocks: None, ..logs(None, &[]).unwrap() });
     changed[1].logs = logs(Some("20250606182826000"), &["20250606182826197"]);
     changed[2].logs = logs(None, &["20250606182826197"]);
-    changed[3].logs = logs(Some("20250606182826000"), &["20250606182826197"]);
+    changed[3].logs = changed[1].logs.clone();
     SourcePlan {
         source: SourceName::new("db.orders").unwrap(),
         table: table("/a", true),

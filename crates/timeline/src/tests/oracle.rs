@@ -9,7 +9,7 @@ use tributary_testkit::Fixture;
 
 use super::*;
 
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 15] = [
     "cow_v9_updates",
     "cow_v9_partitioned",
     "cow_v9_replace",
@@ -22,36 +22,40 @@ const TABLES: [&str; 12] = [
     "mor_v9_log_only",
     "mor_v9_cleaned",
     "mor_v8_compaction",
+    "mor_v8_trips_8i3u1d",
+    "mor_v9_nonpartitioned_rollback",
+    "mor_v9_txns_simple_meta",
 ];
 /// Tables of which the first windows are gone.
 const CLEANED: [&str; 2] = ["cow_v9_archived", "mor_v9_cleaned"];
 /// Writes that change no row.
 const SERVICES: [&str; 3] = ["CLUSTER", "COMPACT", "LOG_COMPACT"];
 
-fn is_service(window: &Value) -> bool {
+pub(super) fn is_service(window: &Value) -> bool {
     SERVICES.contains(&window["operationType"].as_str().unwrap())
 }
 
-struct Oracle {
-    fixture: Fixture,
-    expected: Value,
+pub(super) struct Oracle {
+    pub(super) fixture: Fixture,
+    pub(super) expected: Value,
 }
 
 impl Oracle {
-    fn unpack(name: &str) -> Self {
-        let expected = serde_json::from_str(&Fixture::expected("tables", name)).unwrap();
-        Oracle { fixture: Fixture::unpack("tables", name), expected }
+    pub(super) fn unpack(name: &str) -> Self {
+        let folder = if Fixture::exists("tables", name) { "tables" } else { "hudi" };
+        let expected = serde_json::from_str(&Fixture::expected(folder, name)).unwrap();
+        Oracle { fixture: Fixture::unpack(folder, name), expected }
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         self.fixture.url()
     }
 
-    fn windows(&self) -> &[Value] {
+    pub(super) fn windows(&self) -> &[Value] {
         self.expected["windows"].as_array().unwrap()
     }
 
-    fn snapshot(&self) -> Vec<Value> {
+    pub(super) fn snapshot(&self) -> Vec<Value> {
         sorted_rows(&self.expected["snapshot"])
     }
 
@@ -62,7 +66,7 @@ impl Oracle {
     }
 }
 
-fn sorted_rows(rows: &Value) -> Vec<Value> {
+pub(super) fn sorted_rows(rows: &Value) -> Vec<Value> {
     json::sorted(rows.as_array().unwrap().clone())
 }
 
@@ -73,7 +77,7 @@ fn like(expected: &[Value], found: Vec<Value>) -> Vec<Value> {
     json::sorted(found.iter().map(pick).collect())
 }
 
-async fn check_rows(service: &Service, what: &str, relation: Option<&Relation>, expected: &[Value]) {
+pub(super) async fn check_rows(service: &Service, what: &str, relation: Option<&Relation>, expected: &[Value]) {
     let found = like(expected, rows(service, relation).await);
     assert_eq!(found.len(), expected.len(), "{what}");
     for (found, expected) in found.iter().zip(expected) {
