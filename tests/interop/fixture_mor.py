@@ -53,8 +53,7 @@ def _history(commit, pending):
 
 def build_compaction(spark, path, version=9, pending=True, **extra):
     """Not partitioned, metadata table on; the last two commits come after a compaction was planned."""
-    options = {**MERGE_ON_READ, "hoodie.write.table.version": str(version), **extra}
-    table = HudiTable(spark, path, key="id", ordering="ts", extra=options)
+    table = HudiTable(spark, path, key="id", ordering="ts", extra={**MERGE_ON_READ, **extra}, version=version)
     _history(_commits(spark, table), pending)
     return table
 
@@ -64,8 +63,7 @@ def build_v8(spark, path):
 
 
 def build_v6(spark, path):
-    extra = {"hoodie.write.auto.upgrade": "false", "hoodie.metadata.enable": "false"}
-    return build_compaction(spark, path, version=6, **extra)
+    return build_compaction(spark, path, version=6, **{"hoodie.metadata.enable": "false"})
 
 
 def build_typed(spark, path):

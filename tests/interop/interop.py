@@ -246,6 +246,11 @@ class Interop(unittest.TestCase):
     def test_shipped_archived(self):
         self.shipped_table("cow_v9_archived")
 
+    def test_shipped_tables_of_version_six(self):
+        for name in ("updates", "partitioned", "replace", "archived", "upgraded"):
+            with self.subTest(name):
+                self.shipped_table(f"cow_v6_{name}")
+
     # -- pulling a batch --------------------------------------------------------------------
 
     def test_pyarrow_pulls_the_batch_that_spark_reads(self):

@@ -3,8 +3,8 @@
 
     eval "$(tests/interop/setup.sh)" && "$INTEROP_PYTHON" tests/interop/make_fixtures.py [name ...]
 
-Names are `demo`, `public` and those of the tables; none means all. Needed only when a fixture
-changes: what it writes is committed.
+Names are `demo`, those of the tables, those of `PUBLIC`, and `public_mor`; none means all.
+Needed only when a fixture changes: what it writes is committed.
 """
 
 import json
@@ -22,6 +22,13 @@ from sparkhudi import BEGINNING, META_COLUMNS, HudiTable, start_session
 BUILDERS = {**fixture_tables.BUILDERS, **fixture_mor.BUILDERS}
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+# Tables under `hudi` that others wrote: only what Spark reads in them is written.
+PUBLIC = [
+    "cow_v6_nonpartitioned",
+    "cow_v6_simplekeygen_nonhivestyle",
+    "cow_v6_simplekeygen_nonhivestyle_overwritetable",
+]
 
 # Kept in the oracles of the meta columns: the others hold file names.
 HIDDEN = ("_hoodie_commit_seqno", "_hoodie_file_name")
@@ -47,7 +54,7 @@ def pack(folders, archive):
 def oracle(table):
     """What Spark says about a table: snapshot, instants, and each single-commit window."""
     archived = table.archived_instants()
-    instants = sorted(archived + table.instants(), key=lambda i: i.completed)
+    instants = sorted(archived + table.instants(), key=table.time_of)
     snapshot = table.snapshot()
     return {
         "schema": json.loads(snapshot.schema.json()),
@@ -66,25 +73,32 @@ def oracle(table):
             {"requested": requested, "action": action, "state": state}
             for requested, action, state in table.pending_instants()
         ],
-        "windows": windows(table, [i for i in instants if i.operation]),
+        "windows": windows(table, [i for i in instants if i.operation], archived),
     }
 
 
-def windows(table, writes):
-    """Spark's incremental query over (previous completion, this completion] of each write."""
+def windows(table, writes, archived):
+    """Spark's incremental query over (previous write, this write] of each write."""
     found = []
     begin = BEGINNING
     for write in writes:
-        window = {"begin": begin, "end": write.completed, "operationType": write.operation}
+        end = table.time_of(write)
+        window = {"begin": begin, "end": end, "operationType": write.operation}
+        if table.is_by_request() and write in archived:
+            # Spark says nothing and returns no row.
+            window["rows"], window["error"] = None, "archived"
+            found.append(window)
+            begin = end
+            continue
         try:
-            window["rows"] = plain_spark(table.incremental(begin, write.completed), HIDDEN)
+            window["rows"] = plain_spark(table.incremental(begin, end), HIDDEN)
             if table.merges_on_read():
                 merge_first(table, write, window)
         except Exception as error:  # Spark refuses windows whose files were cleaned.
             window["rows"] = None
             window["error"] = reason(error).replace(table.path, "<table>")
         found.append(window)
-        begin = write.completed
+        begin = end
     return found
 
 
@@ -133,7 +147,19 @@ def make_table(spark, work, name):
     table = BUILDERS[name](spark, work / name)
     target = FIXTURES / "tables"
     pack([work / name], target / f"{name}.zip")
-    write_json(target / f"{name}.expected.json", oracle(table))
+    expected = oracle(table)
+    if name in fixture_tables.BLOCKED:
+        end = fixture_tables.BLOCKED[name](table)
+        expected["blocked"] = {"end": end, "rows": plain_spark(table.as_of(end), HIDDEN)}
+    write_json(target / f"{name}.expected.json", expected)
+
+
+def read_public(spark, work, name):
+    with zipfile.ZipFile(FIXTURES / "hudi" / f"{name}.zip") as archive:
+        archive.extractall(work)
+    [properties] = [p for p in work.glob("*/.hoodie/hoodie.properties") if "__MACOSX" not in p.parts]
+    table = HudiTable(spark, properties.parent.parent, metadata=False, version=6)
+    write_json(FIXTURES / "hudi" / f"{name}.expected.json", oracle(table))
 
 
 def make_public(spark, work):
@@ -144,11 +170,13 @@ def make_public(spark, work):
         (properties,) = (work / archive.stem).glob("*/.hoodie/hoodie.properties")
         folder = properties.parent.parent
         metadata = (folder / ".hoodie" / "metadata").exists()
-        write_json(archive.with_suffix(".expected.json"), oracle(HudiTable(spark, folder, metadata=metadata)))
+        version = int(archive.stem.split("_")[1].removeprefix("v"))
+        table = HudiTable(spark, folder, metadata=metadata, version=version)
+        write_json(archive.with_suffix(".expected.json"), oracle(table))
 
 
 def main(names):
-    known = ["demo", "public", *BUILDERS]
+    known = ["demo", "public_mor", *BUILDERS, *PUBLIC]
     unknown = set(names) - set(known)
     if unknown:
         sys.exit(f"unknown fixture {sorted(unknown)}; known: {', '.join(known)}")
@@ -157,8 +185,10 @@ def main(names):
         with tempfile.TemporaryDirectory() as work:
             if name == "demo":
                 make_demo(spark, Path(work))
-            elif name == "public":
+            elif name == "public_mor":
                 make_public(spark, Path(work))
+            elif name in PUBLIC:
+                read_public(spark, Path(work), name)
             else:
                 make_table(spark, Path(work), name)
     spark.stop()

@@ -10,3 +10,5 @@ mod main_job;
 mod merge_on_read;
 mod roles_apart;
 mod support;
+mod vanishing;
+mod version_six;

@@ -18,7 +18,7 @@ use tributary_server::embedded::{Embedded, Settings, embed};
 use tributary_server::roles::{Elsewhere, Parts, Role, host};
 use tributary_server::serve::Options;
 use tributary_store::MemoryStore;
-use tributary_types::pipeline::{OnLate, Pipeline};
+use tributary_types::pipeline::{OnHole, OnLate, Pipeline};
 use tributary_types::{
     Checkpoint, Clock, MemoryBudget, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
 };
@@ -183,6 +183,7 @@ pub(crate) async fn rows(roles: &Embedded, url: &str) -> Vec<String> {
         fingerprint: None,
         recent: Vec::new(),
         on_late: OnLate::Deliver,
+        on_hole: OnHole::Block,
         views: Views { end: true, ..Views::default() },
         meta_columns: false,
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::pipeline::{OnLate, TableType};
+use tributary_types::pipeline::{OnHole, OnLate, TableType};
 use tributary_types::{Code, Cursor, Fault, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
 use crate::predicate::Predicate;
@@ -61,7 +61,7 @@ pub struct TableInfo {
 pub struct InstantFact {
     /// Requested time, which is what `_hoodie_commit_time` holds.
     pub requested: InstantTime,
-    /// Completion time.
+    /// Completion time; on tables of version 6, which have none, the requested time again.
     pub completed: InstantTime,
     /// `commit`, `replacecommit`, …
     pub action: String,
@@ -104,7 +104,8 @@ pub struct PlanRequest {
     pub lookup: bool,
     /// At most this many data commits, ties included.
     pub num_instants: usize,
-    /// Nothing that completed after this time (milliseconds since the epoch, UTC) is in the window.
+    /// Nothing that completed after this time (milliseconds since the epoch, UTC) is in the window. Tables of version 6
+    /// measure it by requested time.
     pub ceiling_millis: Option<i64>,
     /// End exactly here: the plan of a batch that is planned again after its files moved.
     pub pinned_end: Option<Cursor>,
@@ -114,6 +115,8 @@ pub struct PlanRequest {
     pub recent: Vec<InstantTime>,
     /// What to do with late ones.
     pub on_late: OnLate,
+    /// What to do when completed commits follow a pending one, on tables of version 6.
+    pub on_hole: OnHole,
     /// Which relations to pin.
     pub views: Views,
     /// Whether relations show the five meta columns.
@@ -137,7 +140,8 @@ pub struct SourcePlan {
     pub has_news: bool,
     /// Whether `num_instants` ended the window before the newest commit.
     pub limited: bool,
-    /// Up to when (milliseconds since the epoch, UTC) this listing saw every commit that will ever complete.
+    /// Up to when (milliseconds since the epoch, UTC) this listing saw every commit that will ever complete. On tables
+    /// of version 6 that ends before the earliest pending commit.
     pub frontier_millis: i64,
     /// Instants delivered lately, after this window: goes into the checkpoint.
     pub recent: Vec<InstantTime>,
@@ -277,6 +281,13 @@ pub struct WindowReport {
     pub headroom_instants: usize,
     /// Late instants that were delivered on request.
     pub late_delivered: Vec<InstantTime>,
+    /// Requested time of the commit that the window begins after, where it is known.
+    pub begin_requested: Option<InstantTime>,
+    /// Requested time of the commit that the window ends with, where it is known.
+    pub end_requested: Option<InstantTime>,
+    /// The shared ceiling of an aligned batch is no cut: this table orders its commits by request while another source
+    /// of the batch orders them by completion.
+    pub not_a_cut: bool,
 }
 
 /// Why a table cannot be read so.
@@ -338,8 +349,9 @@ pub enum Error {
     },
     /// Commits after the cursor are archived or cleaned.
     #[error(
-        "source `{source_name}`: commits after cursor {cursor} are no longer readable in `{url}`; the earliest \
-         readable one is {earliest}. Reset the source to `snapshot`, or to {earliest} to accept the gap"
+        "source `{source_name}`: commits after cursor {cursor} are no longer readable in `{url}` (archived or cleaned); \
+         the earliest readable one is {earliest}. Reset the source to `snapshot` to take the whole table, or to {resume} \
+         to go on from there and accept the gap"
     )]
     Stale {
         /// The source.
@@ -348,8 +360,25 @@ pub enum Error {
         url: String,
         /// The cursor.
         cursor: Cursor,
-        /// Earliest instant that can still be read.
+        /// Requested time of the earliest commit that can still be read.
         earliest: String,
+        /// The cursor just before it.
+        resume: String,
+    },
+    /// Completed commits follow a pending one, and the source is not to wait for it.
+    #[error(
+        "source `{source_name}`: {action} {instant} of `{url}` is pending while later commits are complete; wait until it \
+         completes or is rolled back, or set `on_hole = \"block\"` to read up to it"
+    )]
+    Hole {
+        /// The source.
+        source_name: SourceName,
+        /// The table.
+        url: String,
+        /// Requested time of the pending instant.
+        instant: InstantTime,
+        /// What it does.
+        action: String,
     },
     /// A commit completed inside a window that was read already.
     #[error(
@@ -476,7 +505,7 @@ impl Fault for Error {
             | Error::Clock { .. }
             | Error::Beyond { .. }
             | Error::Schema { .. } => Code::Invalid,
-            Error::FileGone { .. } => Code::Conflict,
+            Error::FileGone { .. } | Error::Hole { .. } => Code::Conflict,
             Error::SliceTooLarge { .. } => Code::Overloaded,
             Error::Corrupt { .. } => Code::Corrupt,
             Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
@@ -487,7 +516,7 @@ impl Fault for Error {
     fn retry(&self) -> Retry {
         match self {
             Error::FileGone { .. } => Retry::Rebase,
-            Error::Store { .. } | Error::Unreachable { .. } => Retry::Again,
+            Error::Store { .. } | Error::Unreachable { .. } | Error::Hole { .. } => Retry::Again,
             Error::Other { retry, .. } => *retry,
             _ => Retry::Never,
         }
@@ -501,6 +530,7 @@ impl Fault for Error {
             Error::Recreated { .. } => "SOURCE_RECREATED",
             Error::Restored { .. } => "SOURCE_RESTORED",
             Error::Stale { .. } => "CURSOR_STALE",
+            Error::Hole { .. } => "TIMELINE_HOLE",
             Error::Late { .. } => "LATE_INSTANT",
             Error::Clock { .. } => "CURSOR_CLOCK",
             Error::Beyond { .. } => "CURSOR_BEYOND",

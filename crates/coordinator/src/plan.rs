@@ -6,7 +6,7 @@ use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
 use tributary_api::timeline::{Begin, PlanRequest, SourcePlan, Views};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
-use tributary_types::{Checkpoint, Cursor, Window};
+use tributary_types::{Checkpoint, Cursor, CursorKind, Window};
 
 use crate::decide::begin_of;
 use crate::service::Roles;
@@ -106,7 +106,19 @@ async fn align(
             None => break,
         }
     }
+    mark_uncut(&mut plans);
     Ok(Plans { sources: plans, ceiling_millis: Some(ceiling) })
+}
+
+/// A ceiling cuts through tables of one clock. Beside tables that are read in the order of completion, one that is read
+/// in the order of requests takes the longest prefix up to the ceiling, which is no cut: what was requested before the
+/// ceiling may have completed after it.
+fn mark_uncut(plans: &mut [SourcePlan]) {
+    let any = |kind: CursorKind| plans.iter().any(|plan| plan.end.kind() == kind);
+    let mixed = any(CursorKind::Requested) && any(CursorKind::Completed);
+    for plan in plans.iter_mut().filter(|plan| mixed && plan.end.kind() == CursorKind::Requested) {
+        plan.report.not_a_cut = true;
+    }
 }
 
 async fn plan_all(roles: &Roles, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
@@ -138,6 +150,7 @@ fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> 
         fingerprint: known.filter(|_| stored_cursor || lookup).map(|known| known.fingerprint.clone()),
         recent: known.map(|known| known.recent.clone()).unwrap_or_default(),
         on_late: source.on_late_instant,
+        on_hole: source.on_hole,
         views,
         meta_columns: source.meta_columns,
     })

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt};
 use tributary_api::coordinator::{BatchStatus, Error, OpenedBatch};
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline, Views};
 use tributary_api::{RowError, RowStream};
-use tributary_types::pipeline::OnLate;
+use tributary_types::pipeline::{OnHole, OnLate};
 use tributary_types::{Cursor, InstantTime, MemoryBudget, SourceName};
 
 /// Bytes that merging the log files of a split may take; targets have none today.
@@ -53,6 +53,7 @@ async fn changed_rows(
             fingerprint: None,
             recent: Vec::new(),
             on_late: OnLate::Deliver,
+            on_hole: OnHole::Block,
             views: Views { changed: true, ..Views::default() },
             meta_columns: false,
         })

@@ -20,6 +20,7 @@ pub mod target;
 mod timeline;
 
 mod archive;
+mod archive_v1;
 mod avro_names;
 mod block_order;
 mod compaction_plan;
@@ -29,10 +30,12 @@ mod log_blocks;
 mod log_file;
 mod log_rows;
 mod mdt_read;
+mod mdt_timeline;
 mod merge_rules;
 mod merged_scan;
 mod ordering;
 mod parquet_file;
+mod pending_changes;
 mod row_groups;
 mod scan;
 mod shape;
@@ -63,6 +66,7 @@ pub use mdt_read::read_file_listing;
 pub use merge_rules::MergeRules;
 pub use merged_scan::{LogScan, open_slice};
 pub use parquet_file::{commit_time_range, file_schema};
+pub use pending_changes::pending_changes;
 pub use row_groups::{Bound, ColumnRange, Prune};
 pub use scan::{BatchStream, FileScan, open_scan};
 pub use slices::{

@@ -39,9 +39,9 @@ impl DataFiles {
 /// Every data file of the table, committed or not.
 ///
 /// A metadata table that holds something this version cannot interpret is passed over for the directories, which
-/// tell the same at a higher price. So is one of timeline layout 1, whose own timeline has another form.
+/// tell the same at a higher price.
 pub async fn list_files(storage: &Storage, config: &TableConfig, timeline: &Timeline) -> Result<DataFiles> {
-    if config.layout == 1 || !has_file_listing(config) {
+    if !has_file_listing(config) {
         return list_directories(storage).await;
     }
     match read_file_listing(storage, timeline).await {

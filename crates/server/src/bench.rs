@@ -18,7 +18,7 @@ use tributary_api::coordinator::{BatchStatus, RunRequest};
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Views};
 use tributary_hudi::SystemStores;
 use tributary_merge::baseline::{self, Files};
-use tributary_types::pipeline::{OnLate, Pipeline};
+use tributary_types::pipeline::{OnHole, OnLate, Pipeline};
 use tributary_types::{Clock, Cursor, MemoryBudget, Outcome, RequestId, SourceName, SystemClock};
 
 use crate::embedded::Embedded;
@@ -158,6 +158,7 @@ async fn plan_window(roles: &Embedded, made: &Made) -> Result<Relation, BuildErr
             fingerprint: None,
             recent: Vec::new(),
             on_late: OnLate::Deliver,
+            on_hole: OnHole::Block,
             views: Views { changed: true, ..Views::default() },
             meta_columns: false,
         })

@@ -4,7 +4,9 @@
 mod clock;
 mod faulty;
 mod fixtures;
+mod vanishing;
 
 pub use clock::{ManualClock, SeededEntropy};
 pub use faulty::{FAULTS, Fault, FaultPlan, FaultyStores, all_files};
 pub use fixtures::{Fixture, unpack_zip};
+pub use vanishing::{Vanishing, VanishingStores};

@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::timeline::{Blocks, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split};
 use tributary_hudi as hudi;
-use tributary_hudi::{BaseFile, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE};
+use tributary_hudi::{BaseFile, CommitMetadata, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE};
 use tributary_types::pipeline::TableType;
 use tributary_types::{Cursor, InstantTime};
 
@@ -17,7 +17,7 @@ use crate::complete::{first_missing_group, first_missing_log, superseded};
 use crate::decide::Window;
 use crate::facts::Table;
 use crate::fault::fault;
-use crate::readset::{ReadSet, Rewrite, Write, read_set};
+use crate::readset::{ReadSet, Rewrite, Write, read_set, written_files, written_logs};
 use crate::refuse;
 use crate::restamped::{LogCompaction, Stamps, stamps};
 
@@ -108,11 +108,17 @@ impl Pinning<'_> {
     ) -> Result<(), Error> {
         let failed = fault(&self.table.url);
         let later: Vec<&InstantFact> = self.table.writes.iter().filter(|write| write.completed > *as_of).collect();
-        let later = self.table.metadata(self.cache, later.iter().map(|write| &write.requested)).await?;
-        let later = || later.iter().map(Arc::as_ref);
+        let metadata = self.table.metadata(self.cache, later.iter().map(|write| &write.requested)).await?;
+        let later = || metadata.iter().map(Arc::as_ref);
         let was_there = |instant: &InstantTime| listing.completions.completed_by(instant, Some(as_of));
-        if first_missing_group(slices, later(), was_there, of_interest).map_err(&failed)?.is_some() {
-            return Err(self.stale(as_of));
+        if let Some(gone) = first_missing_group(slices, later(), was_there, of_interest).map_err(&failed)? {
+            // From where the commits start that know nothing of the group.
+            let touches = |m: &CommitMetadata| {
+                let wrote = m.stats.iter().any(|stat| (&stat.partition, &stat.file_id) == (&gone.0, &gone.1));
+                wrote || hudi::replaced_groups(m).any(|group| group == gone)
+            };
+            let first = later().position(touches);
+            return Err(self.stale(as_of, first.map_or(0, |at| at + 1)).await?);
         }
         let superseded = superseded(later()).map_err(&failed)?;
         let at_risk = |slice: &&FileSlice| superseded.contains(&slice.group);
@@ -128,7 +134,7 @@ impl Pinning<'_> {
         let metadata = self.table.metadata(self.cache, earlier.iter().map(|write| &write.requested)).await?;
         let earlier = earlier.iter().map(|write| &write.completed).zip(metadata.iter().map(Arc::as_ref));
         match first_missing_log(&at_risk, earlier, LogNames::of(&self.table.config)) {
-            Some(_) => Err(self.stale(as_of)),
+            Some(_) => Err(self.stale(as_of, 0).await?),
             None => Ok(()),
         }
     }
@@ -187,9 +193,9 @@ impl Pinning<'_> {
         for (group, written) in &set.groups {
             let base = found.get(group).map(|slice| slice.base.as_ref());
             match (base, written) {
-                (None, _) => return Err(self.stale(begin)),
+                (None, _) => return Err(self.stale(begin, 0).await?),
                 (Some(base), Some(written)) if base.is_none_or(|base| base.instant != written.instant) => {
-                    return Err(self.stale(begin));
+                    return Err(self.stale(begin, 0).await?);
                 }
                 _ => {}
             }
@@ -263,29 +269,56 @@ impl Pinning<'_> {
         if !self.table.writes.iter().any(|write| write.completed > *end) {
             return Ok(());
         }
-        let failed = fault(&self.table.url);
-        let paths: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
-        let found: Vec<Option<hudi::Entry>> = futures::stream::iter(paths)
-            .map(|path| async move { self.table.storage.head(&path).await })
-            .buffered(REQUESTS_AT_ONCE)
-            .try_collect()
-            .await
-            .map_err(&failed)?;
-        if found.iter().any(Option::is_none) {
+        if self.missing(files.iter().map(|file| file.path.clone()).collect()).await?.is_some() {
             let begin = self.window.begin.as_ref().map_or(end, Cursor::instant);
-            return Err(self.stale(begin));
+            return Err(self.stale(begin, 0).await?);
         }
         Ok(())
     }
 
-    fn stale(&self, as_of: &InstantTime) -> Error {
-        let newest = self.table.writes.last().map_or(as_of, |write| &write.completed);
-        Error::Stale {
-            source_name: self.request.source.clone(),
-            url: self.table.url.clone(),
-            cursor: Cursor::Completed(as_of.clone()),
-            earliest: Cursor::Completed(newest.clone()).to_string(),
+    /// The error about a cursor whose files were cleaned, with the earliest commit after it whose own files are there;
+    /// the first `passed` ones are known to be of no use.
+    async fn stale(&self, as_of: &InstantTime, passed: usize) -> Result<Error, Error> {
+        let table = self.table;
+        let after: Vec<&InstantFact> = table.writes.iter().filter(|write| write.completed > *as_of).collect();
+        let mut readable = after.len();
+        // A cleaner works from the old end: what follows a commit that can be read can be read.
+        while let Some(write) = readable.checked_sub(1).filter(|at| *at >= passed).and_then(|at| after.get(at)) {
+            let metadata = table.metadata(self.cache, [&write.requested]).await?;
+            let mut there = true;
+            for metadata in &metadata {
+                let files = written_files(metadata).map_err(fault(&table.url))?;
+                let logs = written_logs(metadata).map(|log| log.path);
+                let paths = files.into_iter().map(|file| file.path).chain(logs).collect();
+                there &= self.missing(paths).await?.is_none();
+            }
+            if !there {
+                break;
+            }
+            readable -= 1;
         }
+        let before = readable.checked_sub(1).and_then(|at| after.get(at)).map_or(as_of, |write| &write.completed);
+        Ok(Error::Stale {
+            source_name: self.request.source.clone(),
+            url: table.url.clone(),
+            cursor: table.kind().at(as_of.clone()),
+            earliest: after.get(readable).map_or("the next one".to_string(), |write| write.requested.to_string()),
+            resume: table.kind().at(before.clone()).to_string(),
+        })
+    }
+
+    /// One of the files that is gone.
+    async fn missing(&self, paths: Vec<String>) -> Result<Option<String>, Error> {
+        let found: Vec<Option<String>> = futures::stream::iter(paths)
+            .map(|path| async move {
+                let there = self.table.storage.head(&path).await;
+                there.map(|there| there.is_none().then_some(path))
+            })
+            .buffered(REQUESTS_AT_ONCE)
+            .try_collect()
+            .await
+            .map_err(fault(&self.table.url))?;
+        Ok(found.into_iter().flatten().next())
     }
 
     fn relation(&self, listing: &Listing, as_of: &InstantTime, mut wanted: Vec<Wanted>) -> Result<Relation, Error> {

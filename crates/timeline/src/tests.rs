@@ -3,6 +3,7 @@
 
 mod json;
 mod merge_on_read;
+mod merge_on_read_v6;
 mod oracle;
 mod tables;
 mod version_six;
@@ -15,7 +16,7 @@ use futures::TryStreamExt;
 use serde_json::Value;
 use tributary_api::timeline::{Begin, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::SystemStores;
-use tributary_types::pipeline::OnLate;
+use tributary_types::pipeline::{OnHole, OnLate};
 use tributary_types::{Clock, Cursor, MemoryBudget, SourceName};
 
 use crate::{Service, Settings};
@@ -47,6 +48,7 @@ fn request(url: &str, begin: Begin) -> PlanRequest {
         fingerprint: None,
         recent: Vec::new(),
         on_late: OnLate::Fail,
+        on_hole: OnHole::Block,
         views: Views { changed: true, end: false, begin: false },
         meta_columns: true,
     }
@@ -63,6 +65,10 @@ fn resume(plan: &SourcePlan, num_instants: usize) -> PlanRequest {
 
 fn completed(instant: &str) -> Cursor {
     format!("completed:{instant}").parse().unwrap()
+}
+
+fn requested(instant: &str) -> Cursor {
+    format!("requested:{instant}").parse().unwrap()
 }
 
 async fn batches(service: &Service, relation: &Relation) -> Result<Vec<RecordBatch>, String> {

@@ -21,7 +21,7 @@ pub use checkpoint::{
     SourceCheckpoint, checkpoint_key, flat_form, parse_flat_form, pipeline_of_key,
 };
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
-pub use cursor::{Cursor, CursorError, Window};
+pub use cursor::{Cursor, CursorError, CursorKind, Window};
 pub use fault::{Code, Fault, Retry};
 pub use instant::{InstantError, InstantTime, Zone};
 pub use memory::{MemoryBudget, MemoryExceeded, Reservation};

@@ -81,7 +81,8 @@ role_error! { timeline::Error, "timeline":
     "TABLE_UNSUPPORTED" => Unsupported { url, what }
     "SOURCE_RECREATED" => Recreated { source_name, url, found, expected }
     "SOURCE_RESTORED" => Restored { source_name, url, cursor }
-    "CURSOR_STALE" => Stale { source_name, url, cursor, earliest }
+    "CURSOR_STALE" => Stale { source_name, url, cursor, earliest, resume }
+    "TIMELINE_HOLE" => Hole { source_name, url, instant, action }
     "LATE_INSTANT" => Late { source_name, instant, completed }
     "CURSOR_CLOCK" => Clock { source_name, url, cursor, version, hint }
     "CURSOR_BEYOND" => Beyond { source_name, url, cursor, newest }

@@ -5,7 +5,7 @@ use arrow::array::RecordBatch;
 use futures::StreamExt;
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Views};
 use tributary_hudi::{CommitMetadata, Stores, SystemStores, TableConfig, Timeline};
-use tributary_types::pipeline::OnLate;
+use tributary_types::pipeline::{OnHole, OnLate};
 use tributary_types::{MemoryBudget, SourceName};
 
 use crate::cli::{Output, TableCommand};
@@ -36,7 +36,7 @@ async fn inspect(url: &str, output: Output) -> Result<u8, Failed> {
         let Some(path) = timeline.completed_path(instant) else { continue };
         let bytes = storage.read(&path).await.map_err(fail)?;
         let metadata = CommitMetadata::decode(&path, &bytes).map_err(fail)?;
-        commits.push(CommitLine::new(instant, &metadata));
+        commits.push(CommitLine::new(timeline.layout(), instant, &metadata));
     }
     let pending = timeline.instants().iter().filter(|instant| instant.is_pending());
     let report = TableReport {
@@ -79,6 +79,7 @@ async fn whole_table(roles: &Embedded, url: &str, meta_columns: bool) -> Result<
             fingerprint: None,
             recent: Vec::new(),
             on_late: OnLate::Deliver,
+            on_hole: OnHole::Block,
             views: Views { end: true, ..Views::default() },
             meta_columns,
         })

@@ -9,7 +9,7 @@ use tributary_testkit::Fixture;
 
 use super::*;
 
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 22] = [
     "cow_v9_updates",
     "cow_v9_partitioned",
     "cow_v9_replace",
@@ -25,9 +25,16 @@ const TABLES: [&str; 15] = [
     "mor_v8_trips_8i3u1d",
     "mor_v9_nonpartitioned_rollback",
     "mor_v9_txns_simple_meta",
+    "cow_v6_updates",
+    "cow_v6_partitioned",
+    "cow_v6_replace",
+    "cow_v6_archived",
+    "cow_v6_upgraded",
+    "cow_v6_upgraded_metadata",
+    "mor_v6_compaction",
 ];
 /// Tables of which the first windows are gone.
-const CLEANED: [&str; 2] = ["cow_v9_archived", "mor_v9_cleaned"];
+const CLEANED: [&str; 4] = ["cow_v9_archived", "cow_v6_archived", "cow_v6_upgraded", "mor_v9_cleaned"];
 /// Writes that change no row.
 const SERVICES: [&str; 3] = ["CLUSTER", "COMPACT", "LOG_COMPACT"];
 
@@ -38,13 +45,23 @@ pub(super) fn is_service(window: &Value) -> bool {
 pub(super) struct Oracle {
     pub(super) fixture: Fixture,
     pub(super) expected: Value,
+    by_request: bool,
 }
 
 impl Oracle {
     pub(super) fn unpack(name: &str) -> Self {
-        let folder = if Fixture::exists("tables", name) { "tables" } else { "hudi" };
+        Self::unpack_from(if Fixture::exists("tables", name) { "tables" } else { "hudi" }, name)
+    }
+
+    pub(super) fn unpack_from(folder: &str, name: &str) -> Self {
         let expected = serde_json::from_str(&Fixture::expected(folder, name)).unwrap();
-        Oracle { fixture: Fixture::unpack(folder, name), expected }
+        let by_request = name.contains("_v6_") && !name.contains("upgraded");
+        Oracle { fixture: Fixture::unpack(folder, name), expected, by_request }
+    }
+
+    /// A cursor in the table's clock.
+    pub(super) fn cursor(&self, instant: &str) -> Cursor {
+        if self.by_request { requested(instant) } else { completed(instant) }
     }
 
     pub(super) fn url(&self) -> String {
@@ -59,8 +76,8 @@ impl Oracle {
         sorted_rows(&self.expected["snapshot"])
     }
 
-    /// Completion times of writes that changed rows, with the rows of their windows.
-    fn changes(&self) -> Vec<(&str, &Value)> {
+    /// Times of writes that changed rows, in the table's clock, with the rows of their windows.
+    pub(super) fn changes(&self) -> Vec<(&str, &Value)> {
         let windows = self.windows().iter().filter(|window| !is_service(window));
         windows.map(|window| (window["end"].as_str().unwrap(), &window["rows"])).collect()
     }
@@ -112,9 +129,9 @@ async fn each_window_is_what_spark_reads_with_and_without_the_metadata_table() {
                 let (begin, end) = (window["begin"].as_str().unwrap(), window["end"].as_str().unwrap());
                 let begin = match begin {
                     "000" => Begin::Earliest,
-                    begin => Begin::After(completed(begin)),
+                    begin => Begin::After(oracle.cursor(begin)),
                 };
-                let pinned_end = Some(completed(end));
+                let pinned_end = Some(oracle.cursor(end));
                 let what = format!("{name} up to {end} by {listing}");
                 let planned = service.plan(PlanRequest { pinned_end, ..request(&oracle.url(), begin) }).await;
                 if window["rows"].is_null() && !is_service(window) {
@@ -122,7 +139,7 @@ async fn each_window_is_what_spark_reads_with_and_without_the_metadata_table() {
                     continue;
                 }
                 let plan = planned.unwrap();
-                assert_eq!(plan.end, completed(end), "{what}");
+                assert_eq!(plan.end, oracle.cursor(end), "{what}");
                 assert_eq!(plan.has_news, !is_service(window), "{what}");
                 let expected = if is_service(window) { Vec::new() } else { sorted_rows(&window["rows"]) };
                 check_rows(&service, &what, plan.changed.as_ref(), &expected).await;
@@ -159,14 +176,23 @@ async fn windows_of_one_commit_each_add_up_to_every_change() {
 
 #[tokio::test]
 async fn what_changed_in_a_window_is_what_differs_between_its_two_snapshots() {
-    for name in ["cow_v9_updates", "cow_v9_partitioned", "mor_v9_compaction", "mor_v9_commit_time", "mor_v9_log_only"] {
+    for name in [
+        "cow_v9_updates",
+        "cow_v9_partitioned",
+        "cow_v6_updates",
+        "cow_v6_partitioned",
+        "mor_v9_compaction",
+        "mor_v9_commit_time",
+        "mor_v9_log_only",
+        "mor_v6_compaction",
+    ] {
         let oracle = Oracle::unpack(name);
         let service = service();
         let views = Views { changed: true, end: true, begin: true };
         for window in oracle.windows().windows(3) {
             let [first, last] = [0, 2].map(|at| window[at]["end"].as_str().unwrap());
-            let pinned_end = Some(completed(last));
-            let begin = Begin::After(completed(first));
+            let pinned_end = Some(oracle.cursor(last));
+            let begin = Begin::After(oracle.cursor(first));
             let plan = service.plan(PlanRequest { pinned_end, views, ..request(&oracle.url(), begin) }).await;
             let plan = match plan {
                 Err(Error::Stale { .. }) => continue,
@@ -206,28 +232,42 @@ async fn current_slices_are_the_same_from_the_metadata_table_and_from_directorie
 
 #[tokio::test]
 async fn a_cursor_below_the_archive_is_stale_and_says_where_to_go_on() {
-    let oracle = Oracle::unpack("cow_v9_archived");
-    let service = service();
-    let instants = oracle.expected["instants"].as_array().unwrap();
-    let commits: Vec<(&str, bool)> = instants
-        .iter()
-        .filter(|instant| instant["action"] == "commit")
-        .map(|instant| (instant["completed"].as_str().unwrap(), instant["archived"].as_bool().unwrap()))
-        .collect();
-    let last_archived = commits.iter().rfind(|(_, archived)| *archived).unwrap().0;
-    let first = Begin::After(completed(commits[0].0));
-    match failure(service.plan(request(&oracle.url(), first)).await) {
-        Error::Stale { earliest, .. } => assert_eq!(earliest, completed(last_archived).to_string()),
-        other => panic!("{other}"),
+    for (name, clock) in [("cow_v9_archived", "completed"), ("cow_v6_archived", "requested")] {
+        let oracle = Oracle::unpack(name);
+        let service = service();
+        let instants = oracle.expected["instants"].as_array().unwrap();
+        let commits: Vec<(&str, &str, bool)> = instants
+            .iter()
+            .filter(|instant| instant["action"] == "commit")
+            .map(|instant| {
+                let text = |key: &str| instant[key].as_str().unwrap();
+                (text(clock), text("requested"), instant["archived"].as_bool().unwrap())
+            })
+            .collect();
+        let last_archived = commits.iter().rfind(|(.., archived)| *archived).unwrap().0;
+        let first_active = commits.iter().find(|(.., archived)| !archived).unwrap().1;
+        let first = oracle.cursor(commits[0].0);
+        let stale = failure(service.plan(request(&oracle.url(), Begin::After(first.clone()))).await);
+        match &stale {
+            Error::Stale { earliest, resume, .. } => {
+                assert_eq!((earliest.as_str(), resume), (first_active, &oracle.cursor(last_archived).to_string()));
+            }
+            other => panic!("{other}"),
+        }
+        let text = stale.to_string();
+        for part in ["source `s`", &first.to_string(), first_active, "`snapshot`", last_archived, "accept the gap"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(matches!(failure(service.plan(request(&oracle.url(), Begin::Earliest)).await), Error::Stale { .. }));
+        let follow = Begin::After(oracle.cursor(last_archived));
+        let plan = service.plan(PlanRequest { num_instants: 100, ..request(&oracle.url(), follow) }).await.unwrap();
+        let active: Vec<&str> = commits.iter().filter(|(.., archived)| !archived).map(|(_, at, _)| *at).collect();
+        let found: Vec<&str> = plan.instants.iter().map(|instant| instant.requested.as_str()).collect();
+        assert_eq!(found, active, "{name}");
+        let first_commit = instants[0]["requested"].as_str().unwrap();
+        assert_eq!(plan.table.fingerprint, format!("{}@{first_commit}", plan.table.name), "the archive keeps it");
+        assert!(service.plan(resume(&plan, 5)).await.is_ok(), "the cursor of the last window exists");
     }
-    assert!(matches!(failure(service.plan(request(&oracle.url(), Begin::Earliest)).await), Error::Stale { .. }));
-    let follow = Begin::After(completed(last_archived));
-    let plan = service.plan(PlanRequest { num_instants: 100, ..request(&oracle.url(), follow) }).await.unwrap();
-    let active: Vec<&str> = commits.iter().filter(|(_, archived)| !archived).map(|(time, _)| *time).collect();
-    let found: Vec<&str> = plan.instants.iter().map(|instant| instant.completed.as_str()).collect();
-    assert_eq!(found, active);
-    let first_commit = instants[0]["requested"].as_str().unwrap();
-    assert_eq!(plan.table.fingerprint, format!("{}@{first_commit}", plan.table.name), "the archive keeps it");
 }
 
 #[tokio::test]
@@ -278,13 +318,44 @@ async fn a_window_whose_files_were_cleaned_is_stale_before_anything_is_read() {
     let oracle = Oracle::unpack("cow_v9_updates");
     let service = service();
     let first = service.plan(PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) }).await.unwrap();
-    let file = oracle.fixture.path().join(&first.changed.unwrap().splits[0].path);
+    let file = oracle.fixture.path().join(&first.changed.as_ref().unwrap().splits[0].path);
     std::fs::remove_file(file).unwrap();
     let again = service.plan(PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) }).await;
-    assert!(matches!(failure(again), Error::Stale { .. }));
+    // The second commit is the first one whose own files are there.
+    let second = oracle.expected["instants"][1]["requested"].as_str().unwrap();
+    match failure(again) {
+        Error::Stale { earliest, resume, .. } => {
+            assert_eq!((earliest.as_str(), resume), (second, first.end.to_string()));
+        }
+        other => panic!("{other}"),
+    }
     // The same for the table as of then, whose file group would otherwise just be missing.
     drop_metadata_table(oracle.fixture.path());
     let views = Views { changed: false, end: true, begin: false };
     let as_of = PlanRequest { num_instants: 1, views, ..request(&oracle.url(), Begin::Earliest) };
     assert!(matches!(failure(service.plan(as_of).await), Error::Stale { .. }));
+}
+
+#[tokio::test]
+async fn a_beginning_whose_files_were_cleaned_is_stale_when_the_query_asks_for_it() {
+    for name in ["cow_v9_updates", "cow_v6_updates"] {
+        let oracle = Oracle::unpack(name);
+        let service = service();
+        let one = PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) };
+        let first = service.plan(one).await.unwrap();
+        let file = oracle.fixture.path().join(&first.changed.as_ref().unwrap().splits[0].path);
+        std::fs::remove_file(file).unwrap();
+        drop_metadata_table(oracle.fixture.path());
+        // The window itself can be read: what it needs is the second commit's file.
+        let second = service.plan(resume(&first, 1)).await.unwrap();
+        assert_eq!(second.changed.unwrap().splits.len(), 1, "{name}");
+        let views = Views { changed: true, end: false, begin: true };
+        let stale = failure(service.plan(PlanRequest { views, ..resume(&first, 1) }).await);
+        match stale {
+            Error::Stale { cursor, resume, .. } => {
+                assert_eq!((cursor, resume), (first.end, second.end.to_string()), "{name}");
+            }
+            other => panic!("{other}"),
+        }
+    }
 }
