@@ -8,7 +8,9 @@ use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::timeline::{Blocks, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split};
 use tributary_hudi as hudi;
-use tributary_hudi::{BaseFile, CommitMetadata, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE};
+use tributary_hudi::{
+    BaseFile, CommitMetadata, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE,
+};
 use tributary_types::pipeline::TableType;
 use tributary_types::{Cursor, InstantTime};
 
