@@ -9,7 +9,7 @@ use tributary_testkit::Fixture;
 
 use super::*;
 
-const TABLES: [&str; 22] = [
+const TABLES: [&str; 25] = [
     "cow_v9_updates",
     "cow_v9_partitioned",
     "cow_v9_replace",
@@ -32,6 +32,9 @@ const TABLES: [&str; 22] = [
     "cow_v6_upgraded",
     "cow_v6_upgraded_metadata",
     "mor_v6_compaction",
+    "mor_v6_nonpartitioned_rollback",
+    "mor_v6_simplekeygen_nonhivestyle_overwritetable",
+    "mor_v6_trips_8i1u",
 ];
 /// Tables of which the first windows are gone.
 const CLEANED: [&str; 4] = ["cow_v9_archived", "cow_v6_archived", "cow_v6_upgraded", "mor_v9_cleaned"];
