@@ -9,6 +9,7 @@ mod kills;
 mod main_job;
 mod merge_on_read;
 mod roles_apart;
+mod shared_store;
 mod support;
 mod vanishing;
 mod version_six;

@@ -87,18 +87,18 @@ pub(crate) fn roles() -> Embedded {
 
 /// All roles over some stores.
 pub(crate) fn roles_over(stores: Arc<dyn Stores>) -> Embedded {
+    roles_at(stores, Arc::new(SystemClock))
+}
+
+/// All roles over some stores, by a clock.
+pub(crate) fn roles_at(stores: Arc<dyn Stores>, clock: Arc<dyn Clock>) -> Embedded {
     let settings = Settings {
         coordinator: tributary_server::embedded::coordinator_settings(|settings| {
             settings.commit_pause = std::time::Duration::from_millis(1);
         }),
         ..Settings::default()
     };
-    let parts = Parts {
-        stores,
-        store: Arc::new(MemoryStore::default()),
-        clock: Arc::new(SystemClock),
-        entropy: Arc::new(SystemEntropy),
-    };
+    let parts = Parts { stores, store: Arc::new(MemoryStore::default()), clock, entropy: Arc::new(SystemEntropy) };
     if std::env::var("TRIBUTARY_TEST_ROLES").is_ok_and(|roles| roles == "apart") {
         return spread(parts, settings);
     }
@@ -222,8 +222,13 @@ pub(crate) fn json_rows(batches: &[RecordBatch]) -> Vec<String> {
 
 /// The cursors in every commit of a pipeline, in order of completion.
 pub(crate) async fn checkpoints(url: &str, pipeline: &str) -> Vec<Checkpoint> {
+    checkpoints_in(&SystemStores::new(), url, pipeline).await
+}
+
+/// The same, in some stores.
+pub(crate) async fn checkpoints_in(stores: &dyn Stores, url: &str, pipeline: &str) -> Vec<Checkpoint> {
     let pipeline = PipelineName::new(pipeline).unwrap();
-    let (storage, _, timeline) = open(url).await;
+    let (storage, _, timeline) = open_in(stores, url).await;
     let mut found = Vec::new();
     for instant in timeline.completed_writes() {
         let path = timeline.completed_path(instant).unwrap();
@@ -236,7 +241,11 @@ pub(crate) async fn checkpoints(url: &str, pipeline: &str) -> Vec<Checkpoint> {
 }
 
 pub(crate) async fn open(url: &str) -> (tributary_hudi::Storage, TableConfig, Timeline) {
-    let storage = SystemStores::new().open(url).unwrap();
+    open_in(&SystemStores::new(), url).await
+}
+
+pub(crate) async fn open_in(stores: &dyn Stores, url: &str) -> (tributary_hudi::Storage, TableConfig, Timeline) {
+    let storage = stores.open(url).unwrap();
     let config = TableConfig::load(&storage).await.unwrap();
     let timeline = Timeline::load(&storage, &config).await.unwrap();
     (storage, config, timeline)
@@ -245,7 +254,12 @@ pub(crate) async fn open(url: &str) -> (tributary_hudi::Storage, TableConfig, Ti
 /// What must hold of a target at rest, whatever happened to it: nothing pending; every data file is named by a commit;
 /// the metadata table lists exactly the files that exist; sequence numbers and windows without a gap.
 pub(crate) async fn assert_sound(url: &str, pipeline: &str) {
-    let (storage, _, timeline) = open(url).await;
+    assert_sound_in(&SystemStores::new(), url, pipeline).await;
+}
+
+/// The same, in some stores.
+pub(crate) async fn assert_sound_in(stores: &dyn Stores, url: &str, pipeline: &str) {
+    let (storage, _, timeline) = open_in(stores, url).await;
     let pending: Vec<_> = timeline.instants().iter().filter(|instant| instant.is_pending()).collect();
     assert!(pending.is_empty(), "pending instants: {pending:?}");
     let mut named = BTreeSet::new();
@@ -263,7 +277,7 @@ pub(crate) async fn assert_sound(url: &str, pipeline: &str) {
     assert_eq!(kept, named, "the metadata table and what commits name");
     let left: Vec<_> = listed.iter().filter(|e| e.path.starts_with(".hoodie/.temp")).collect();
     assert!(left.is_empty(), "markers left: {left:?}");
-    assert_windows_tile(&checkpoints(url, pipeline).await);
+    assert_windows_tile(&checkpoints_in(stores, url, pipeline).await);
 }
 
 fn assert_windows_tile(checkpoints: &[Checkpoint]) {
@@ -291,7 +305,12 @@ pub(crate) fn values(rows: impl IntoIterator<Item = (String, i64)>) -> RecordBat
 
 /// A table of `id, value` rows at `url`.
 pub(crate) async fn value_table(roles: &Embedded, url: &str) -> SourceTable {
+    value_table_in(&SystemStores::new(), roles, url).await
+}
+
+/// The same, in some stores.
+pub(crate) async fn value_table_in(stores: &dyn Stores, roles: &Embedded, url: &str) -> SourceTable {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let schema = values([]).schema();
-    SourceTable::create(&SystemStores::new(), roles.writer.clone(), clock, url, "id", schema).await.unwrap()
+    SourceTable::create(stores, roles.writer.clone(), clock, url, "id", schema).await.unwrap()
 }

@@ -5,6 +5,7 @@
 //! between them is the coordinator's.
 
 mod create;
+mod lease;
 mod lock;
 mod markers;
 mod metadata;
@@ -12,7 +13,8 @@ mod pending;
 mod rollback;
 
 pub use create::{NewTable, create_table, replace_untouched};
-pub use lock::{LockKind, TableLock, acquire_lock};
+pub use lease::LeaseSettings;
+pub use lock::{LockKind, LockOwner, TableLock, acquire_lock};
 pub use markers::{
     Marker, MarkerKind, delete_markers, list_markers, marked_instants, write_marker, write_partition_metafile,
 };
