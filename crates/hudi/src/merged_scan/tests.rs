@@ -81,7 +81,7 @@ impl Slice {
         let own = ["ts", "value"].map(|name| Field::new(name, DataType::Int64, true));
         let schema = Schema::new([vec![Field::new(COMMIT_TIME, DataType::Utf8, true)], own.to_vec()].concat());
         Slice {
-            storage: Storage::new(store.clone(), Path::from("t"), "memory://t", LockKind::None),
+            storage: Storage::new(store.clone(), Path::from("t"), "memory://t", LockKind::Lease),
             scan: FileScan {
                 path: if base.is_empty() { String::new() } else { BASE.to_string() },
                 bytes: 0,
