@@ -135,8 +135,13 @@ class HudiTable:
         return reader.load(self.path)
 
     def as_of(self, instant):
-        """The whole table as of a requested time."""
-        return self.spark.read.format("hudi").option("as.of.instant", instant).load(self.path)
+        """The whole table as of an instant, by its requested time."""
+        reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(self.metadata).lower())
+        return reader.option("as.of.instant", instant).load(self.path)
+
+    def merges_on_read(self):
+        """Whether its type is MERGE_ON_READ."""
+        return self.properties().get("hoodie.table.type") == "MERGE_ON_READ"
 
     def incremental(self, begin, end=None, metadata=None):
         """Rows written by instants in (begin, end] of :meth:`time_of`, or an error if files of
@@ -158,7 +163,7 @@ class HudiTable:
 
     def _decode_partitions(self, frame):
         """Hudi 1.2.0's incremental query returns url-encoded partition values still encoded
-        (`a%2Fb`); its snapshot query decodes them. Make both alike."""
+        (`a%2Fb`); its other queries decode them. Make all alike."""
         properties = self.properties()
         if properties.get("hoodie.datasource.write.partitionpath.urlencode") != "true":
             return frame

@@ -10,6 +10,7 @@ mod errors;
 mod history;
 mod kills;
 mod main_job;
+mod merge_on_read;
 mod roles_apart;
 mod several;
 mod shared_store;

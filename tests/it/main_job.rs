@@ -296,7 +296,7 @@ async fn the_metadata_table_that_spark_wrote_lists_what_the_directories_hold() {
         let (storage, config, timeline) = open(&lake.path(name)).await;
         assert!(config.metadata_partitions().contains(&"files".to_string()), "{name} has a metadata table");
         // Asked directly: the planner would fall back to directories and hide a failure.
-        let kept = tributary_hudi::read_file_listing(&storage, &timeline).await.unwrap();
+        let kept = tributary_hudi::read_file_listing(&storage, &timeline).await.unwrap().bases;
         let kept: std::collections::BTreeSet<String> = kept.into_iter().map(|file| file.path).collect();
         let listed = storage.list("").await.unwrap();
         let data = listed.iter().filter(|e| e.path.ends_with(".parquet") && !e.path.starts_with(".hoodie"));

@@ -20,7 +20,7 @@ use tributary_server::serve::Options;
 use tributary_store::{KeyValue, MemoryStore};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{
-    Checkpoint, Clock, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
+    Checkpoint, Clock, MemoryBudget, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
 };
 
 /// A directory of tables.
@@ -197,8 +197,14 @@ pub(crate) async fn rows(roles: &Embedded, url: &str) -> Vec<String> {
     let relation = plan.at_end.unwrap();
     let mut batches = Vec::new();
     for split in relation.splits {
-        let request =
-            ReadRequest { split, schema: relation.schema.clone(), projection: None, predicate: None, batch_rows: 1000 };
+        let request = ReadRequest {
+            split,
+            schema: relation.schema.clone(),
+            projection: None,
+            predicate: None,
+            batch_rows: 1000,
+            memory: MemoryBudget::new(64 << 20),
+        };
         let mut stream = roles.timeline.read(request).await.unwrap();
         while let Some(batch) = stream.next().await {
             batches.push(batch.unwrap());
@@ -295,7 +301,7 @@ pub(crate) async fn assert_sound_in(stores: &dyn Stores, url: &str, pipeline: &s
     let data = listed.iter().filter(|e| e.path.ends_with(".parquet") && !e.path.starts_with(".hoodie"));
     let present: BTreeSet<String> = data.map(|entry| entry.path.clone()).collect();
     assert_eq!(present, named, "data files and what commits name");
-    let kept = tributary_hudi::read_file_listing(&storage, &timeline).await.unwrap();
+    let kept = tributary_hudi::read_file_listing(&storage, &timeline).await.unwrap().bases;
     let kept: BTreeSet<String> = kept.into_iter().map(|file| file.path).collect();
     assert_eq!(kept, named, "the metadata table and what commits name");
     let left: Vec<_> = listed.iter().filter(|e| e.path.starts_with(".hoodie/.temp")).collect();

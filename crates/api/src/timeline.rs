@@ -7,7 +7,7 @@ use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tributary_types::pipeline::{OnHole, OnLate, TableType};
-use tributary_types::{Code, Cursor, Fault, InstantTime, Retry, SourceName, Zone};
+use tributary_types::{Code, Cursor, Fault, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
 use crate::predicate::Predicate;
 use crate::{BoxedError, RowStream};
@@ -204,12 +204,75 @@ pub struct Split {
     pub partition: String,
     /// File group.
     pub file_id: String,
-    /// Base file, relative to the table.
+    /// Base file, relative to the table; empty where the group has log files only.
     pub path: String,
     /// Size of the base file in bytes, 0 where unknown.
     pub bytes: u64,
+    /// Log files on top of it; `None` where there are none.
+    pub logs: Option<Logs>,
     /// Only rows whose `_hoodie_commit_time` is one of these; `None`: all rows.
     pub instants: Option<Arc<Vec<InstantTime>>>,
+}
+
+/// The log files of a slice, and how they are merged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Logs {
+    /// The files, in the order in which they are merged.
+    pub files: Vec<LogFile>,
+    /// Columns whose values say which of two rows of one key stays, the later one winning a tie; `None`: the later
+    /// row always stays.
+    pub ordering: Option<Vec<String>>,
+    /// A column and the value in it that marks a row as deleted, besides Hudi's own marks.
+    pub delete_marker: Option<(String, String)>,
+    /// Instants whose blocks count; `None`: all, since each file is of one instant.
+    pub blocks: Option<Arc<Blocks>>,
+}
+
+/// One log file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogFile {
+    /// Path relative to the table.
+    pub path: String,
+    /// Size in bytes, 0 where unknown.
+    pub bytes: u64,
+}
+
+/// Instants whose log blocks count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocks {
+    /// Every instant before this one.
+    pub before: Option<InstantTime>,
+    /// These besides.
+    pub listed: Vec<InstantTime>,
+}
+
+impl Split {
+    /// How many files it has.
+    pub fn files(&self) -> usize {
+        usize::from(!self.path.is_empty()) + self.log_files().count()
+    }
+
+    /// Size of all its files in bytes, as far as it is known.
+    pub fn total_bytes(&self) -> u64 {
+        self.log_files().fold(self.bytes, |sum, log| sum.saturating_add(log.bytes))
+    }
+
+    /// Whether the size of every file is known.
+    pub fn sizes_known(&self) -> bool {
+        (self.path.is_empty() || self.bytes > 0) && self.log_files().all(|log| log.bytes > 0)
+    }
+
+    /// A file of it, for messages.
+    pub fn name(&self) -> &str {
+        match self.log_files().next() {
+            Some(log) if self.path.is_empty() => &log.path,
+            _ => &self.path,
+        }
+    }
+
+    fn log_files(&self) -> impl Iterator<Item = &LogFile> {
+        self.logs.iter().flat_map(|logs| &logs.files)
+    }
 }
 
 /// Asks for the rows of one split.
@@ -225,6 +288,8 @@ pub struct ReadRequest {
     pub predicate: Option<Predicate>,
     /// Rows a batch holds at most.
     pub batch_rows: usize,
+    /// What merging log files may take. Of a budget only the limit travels to another process.
+    pub memory: MemoryBudget,
 }
 
 /// Figures of one window.
@@ -232,7 +297,7 @@ pub struct ReadRequest {
 pub struct WindowReport {
     /// Data commits in the window.
     pub instants: usize,
-    /// Files pinned for all relations.
+    /// Base and log files pinned for all relations.
     pub files: usize,
     /// Their bytes.
     pub bytes: u64,
@@ -409,6 +474,14 @@ pub enum Error {
         /// The file.
         file: String,
     },
+    /// A file group whose log files do not fit into memory.
+    #[error("table `{url}`: {detail}; raise `limits.memory`, or compact the table")]
+    SliceTooLarge {
+        /// The table.
+        url: String,
+        /// Which group, what it needs and what there is.
+        detail: String,
+    },
     /// A file of the table is not what its format says.
     #[error("table `{url}`: `{file}` cannot be read: {detail}")]
     Corrupt {
@@ -464,6 +537,7 @@ impl Fault for Error {
             | Error::Beyond { .. }
             | Error::Schema { .. } => Code::Invalid,
             Error::FileGone { .. } | Error::Hole { .. } => Code::Conflict,
+            Error::SliceTooLarge { .. } => Code::Overloaded,
             Error::Corrupt { .. } => Code::Corrupt,
             Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
             Error::Other { code, .. } => *code,
@@ -493,6 +567,7 @@ impl Fault for Error {
             Error::Beyond { .. } => "CURSOR_BEYOND",
             Error::Schema { .. } => "SCHEMA_UNRESOLVABLE",
             Error::FileGone { .. } => "FILE_GONE",
+            Error::SliceTooLarge { .. } => "SLICE_TOO_LARGE",
             Error::Corrupt { .. } => "TABLE_CORRUPT",
             Error::Store { .. } => "STORE_UNAVAILABLE",
             Error::Unreachable { .. } => "ROLE_UNREACHABLE",

@@ -8,9 +8,12 @@ use tributary_api::coordinator::{BatchStatus, Error, OpenedBatch};
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline};
 use tributary_api::{RowError, RowStream};
 use tributary_hudi::{REQUESTS_AT_ONCE, Storage};
-use tributary_types::{Cursor, InstantTime, Outcome, SourceName};
+use tributary_types::{Cursor, InstantTime, MemoryBudget, Outcome, SourceName};
 
 use crate::target::target_error;
+
+/// Bytes that merging the log files of a split may take; targets have none today.
+const SPLIT_MEMORY: usize = 256 << 20;
 
 /// Opens the rows of a committed batch: the window of the target that holds exactly its commit.
 pub(crate) async fn open(
@@ -91,7 +94,8 @@ fn rows(timeline: Arc<dyn Timeline>, relation: Relation, batch_rows: usize) -> R
         let timeline = Arc::clone(&timeline);
         let schema = Arc::clone(&schema);
         async move {
-            let request = ReadRequest { split, schema, projection: None, predicate: None, batch_rows };
+            let memory = MemoryBudget::new(SPLIT_MEMORY);
+            let request = ReadRequest { split, schema, projection: None, predicate: None, batch_rows, memory };
             timeline.read(request).await.map_err(RowError::new)
         }
     });

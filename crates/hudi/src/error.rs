@@ -71,6 +71,15 @@ pub enum Error {
         /// Type expected.
         expected: String,
     },
+    /// A file slice does not fit into the memory that is left.
+    #[error("file group `{group}` is too large to be merged: {source}")]
+    TooLarge {
+        /// Partition and file id.
+        group: String,
+        /// What was asked for, and what there is.
+        #[source]
+        source: tributary_types::MemoryExceeded,
+    },
     /// Something exists that must not: another writer was here.
     #[error("{what}")]
     Conflict {

@@ -23,6 +23,10 @@ const INSTANT_TIME: u32 = 0;
 const TARGET_INSTANT_TIME: u32 = 1;
 /// `HeaderMetadataType.SCHEMA`.
 const SCHEMA: u32 = 2;
+/// `HeaderMetadataType.COMPACTED_BLOCK_TIMES`.
+const COMPACTED_BLOCK_TIMES: u32 = 4;
+/// `HeaderMetadataType.IS_PARTIAL`.
+const IS_PARTIAL: u32 = 7;
 
 /// What a block holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,17 @@ impl LogBlock {
     /// The instant that a command block rolls back.
     pub(crate) fn target_instant(&self) -> Option<&str> {
         self.header.get(&TARGET_INSTANT_TIME).map(String::as_str)
+    }
+
+    /// Instants whose blocks a log compaction put together in this one.
+    pub(crate) fn compacted_instants(&self) -> impl Iterator<Item = &str> {
+        let listed = self.header.get(&COMPACTED_BLOCK_TIMES).map_or("", String::as_str);
+        listed.split(',').map(str::trim).filter(|instant| !instant.is_empty())
+    }
+
+    /// Whether its rows hold changed columns only.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.header.get(&IS_PARTIAL).is_some_and(|flag| flag.eq_ignore_ascii_case("true"))
     }
 
     /// The Avro schema of its records.
@@ -156,17 +171,24 @@ impl Input {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn block(kind: u32, instant: &str, content: &[u8]) -> Vec<u8> {
+        block_with(kind, &[(INSTANT_TIME, instant)], content)
+    }
+
+    /// A block as Hudi writes it.
+    pub(crate) fn block_with(kind: u32, header: &[(u32, &str)], content: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend(FORMAT_VERSION.to_be_bytes());
         body.extend(kind.to_be_bytes());
-        body.extend(1u32.to_be_bytes());
-        body.extend(INSTANT_TIME.to_be_bytes());
-        body.extend((instant.len() as u32).to_be_bytes());
-        body.extend(instant.as_bytes());
+        body.extend((header.len() as u32).to_be_bytes());
+        for (key, value) in header {
+            body.extend(key.to_be_bytes());
+            body.extend((value.len() as u32).to_be_bytes());
+            body.extend(value.as_bytes());
+        }
         body.extend((content.len() as u64).to_be_bytes());
         body.extend(content);
         body.extend(0u32.to_be_bytes());

@@ -18,9 +18,9 @@ use hudi_core::metadata::table_record::{
 };
 
 use crate::error::{Error, Result};
+use crate::listing::DataFiles;
 use crate::log_blocks::{BlockKind, LogBlock, read_blocks};
 use crate::mdt_timeline::{MdtTimeline, is_instant};
-use crate::slices::BaseFile;
 use crate::storage::{Entry, Storage};
 use crate::timeline::Timeline;
 
@@ -33,8 +33,8 @@ const ATTEMPTS: usize = 3;
 /// File names and sizes by partition path.
 pub(crate) type Listing = BTreeMap<String, BTreeMap<String, u64>>;
 
-/// Every base file that the metadata table lists; `data` is the table's own timeline.
-pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<Vec<BaseFile>> {
+/// Every data file that the metadata table lists; `data` is the table's own timeline.
+pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<DataFiles> {
     let mut attempt = 1;
     let listing = loop {
         match read_listing(storage, data).await {
@@ -43,11 +43,11 @@ pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<Vec
             other => break other?,
         }
     };
-    let mut found = Vec::new();
+    let mut found = DataFiles::default();
     for (partition, files) in listing {
         for (name, bytes) in files {
             let path = if partition.is_empty() { name } else { format!("{partition}/{name}") };
-            found.extend(BaseFile::from_path(&path, bytes)?);
+            found.add(&path, bytes)?;
         }
     }
     Ok(found)

@@ -143,7 +143,11 @@ fn commit_time_filter(mask: ProjectionMask, instants: &[InstantTime]) -> RowFilt
     RowFilter::new(vec![Box::new(ArrowPredicateFn::new(mask, predicate))])
 }
 
-fn wanted_rows(column: &dyn Array, wanted: &HashSet<String>) -> std::result::Result<BooleanArray, ArrowError> {
+/// Which rows were written by one of the `wanted` instants.
+pub(crate) fn wanted_rows(
+    column: &dyn Array,
+    wanted: &HashSet<String>,
+) -> std::result::Result<BooleanArray, ArrowError> {
     if let Some(dictionary) = column.as_dictionary_opt::<Int32Type>() {
         let values = wanted_rows(dictionary.values().as_ref(), wanted)?;
         let keys = dictionary.keys();

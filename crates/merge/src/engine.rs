@@ -171,6 +171,7 @@ impl Engine {
                 rows: Arc::clone(&rows_read[reference.source]),
                 batch_rows: shape.batch_rows,
                 expansion: self.settings.expansion,
+                memory: job.limits.budget.clone(),
             };
             let table = RelationTable::new(source, relation.clone());
             tables.insert(reference.table.clone(), provider_as_source(Arc::new(table)));

@@ -200,6 +200,7 @@ impl Bench {
                 file_id: path.clone(),
                 path,
                 bytes: self.split_bytes,
+                logs: None,
                 instants: None,
             });
         }

@@ -12,6 +12,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use tributary_api::timeline::{Relation, Split, Timeline};
+use tributary_types::MemoryBudget;
 
 use crate::predicate::{Condition, from_expr};
 use crate::scan::RelationExec;
@@ -34,6 +35,8 @@ pub(crate) struct Source {
     pub(crate) batch_rows: usize,
     /// Bytes in memory of one byte in a file.
     pub(crate) expansion: usize,
+    /// The batch's memory.
+    pub(crate) memory: MemoryBudget,
 }
 
 impl fmt::Debug for Source {
@@ -95,12 +98,12 @@ impl TableProvider for RelationTable {
 pub(crate) fn balance(splits: &[Split], parts: usize) -> Vec<Vec<Split>> {
     let parts = parts.clamp(1, splits.len().max(1));
     let mut by_size: Vec<usize> = (0..splits.len()).collect();
-    by_size.sort_by_key(|position| std::cmp::Reverse(splits[*position].bytes));
+    by_size.sort_by_key(|position| std::cmp::Reverse(splits[*position].total_bytes()));
     let mut groups: Vec<(u64, Vec<usize>)> = vec![(0, Vec::new()); parts];
     for position in by_size {
         let lightest = groups.iter_mut().min_by_key(|(bytes, members)| (*bytes, members.len()));
         if let Some((bytes, members)) = lightest {
-            *bytes = bytes.saturating_add(splits[position].bytes);
+            *bytes = bytes.saturating_add(splits[position].total_bytes());
             members.push(position);
         }
     }
@@ -134,6 +137,7 @@ mod tests {
             file_id: path.to_string(),
             path: path.to_string(),
             bytes,
+            logs: None,
             instants: None,
         }
     }

@@ -83,7 +83,7 @@ impl RelationExec {
     }
 
     fn estimated_group_bytes(&self, group: &[Split]) -> u64 {
-        let bytes = group.iter().fold(0u64, |sum, split| sum.saturating_add(split.bytes));
+        let bytes = group.iter().fold(0u64, |sum, split| sum.saturating_add(split.total_bytes()));
         let read = self.row_width(&self.schema) as u64;
         let whole = self.row_width(&self.source.schema).max(1) as u64;
         // Divided first: a table may have petabytes.
@@ -96,7 +96,7 @@ impl RelationExec {
 
     fn estimated_statistics(&self, groups: &[Vec<Split>]) -> Statistics {
         let bytes = groups.iter().fold(0u64, |sum, group| sum.saturating_add(self.estimated_group_bytes(group)));
-        let sizes_known = groups.iter().flatten().all(|split| split.bytes > 0);
+        let sizes_known = groups.iter().flatten().all(Split::sizes_known);
         let mut statistics = Statistics::new_unknown(&self.schema);
         if sizes_known {
             let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -242,6 +242,7 @@ impl SplitReader {
             projection: Some(self.columns_to_ask()),
             predicate,
             batch_rows: self.source.batch_rows,
+            memory: self.source.memory.clone(),
         };
         let rows: RowStream =
             self.source.timeline.read(request).await.map_err(|error| external(RowError::new(error)))?;
@@ -267,7 +268,7 @@ impl SplitReader {
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(|error| {
             external(RowError::new(ForeignRows {
                 relation: self.source.name.clone(),
-                path: split.path.clone(),
+                path: split.name().to_string(),
                 detail: error.to_string(),
             }))
         })

@@ -19,10 +19,13 @@ use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation};
 use tributary_hudi::SystemStores;
 use tributary_merge::baseline::{self, Files};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{Clock, Cursor, Outcome, RequestId, SourceName, SystemClock};
+use tributary_types::{Clock, Cursor, MemoryBudget, Outcome, RequestId, SourceName, SystemClock};
 
 use crate::embedded::Embedded;
 use source::{BuildError, SourceTable};
+
+/// Bytes that merging the log files of one file group may take; the sources measured have none.
+const READ_MEMORY: usize = 64 << 20;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -184,7 +187,9 @@ async fn read_all(roles: &Embedded, relation: &Relation, parallelism: usize) -> 
         .map(|split| {
             let (timeline, schema, split) = (Arc::clone(&roles.timeline), Arc::clone(&relation.schema), split.clone());
             let job = async move {
-                let request = ReadRequest { split, schema, projection: None, predicate: None, batch_rows: 8192 };
+                let memory = MemoryBudget::new(READ_MEMORY);
+                let request =
+                    ReadRequest { split, schema, projection: None, predicate: None, batch_rows: 8192, memory };
                 let mut rows = timeline.read(request).await?;
                 let mut count = 0;
                 while let Some(batch) = rows.next().await {

@@ -25,6 +25,8 @@ fn classify(url: &str, error: hudi::Error) -> Error {
         hudi::Error::Location { detail, .. } => Error::Unsupported { url, what: detail },
         hudi::Error::Unsupported { what } => Error::Unsupported { url, what },
         hudi::Error::Gone { file } => Error::FileGone { url, file },
+        // The text inside says what was asked for and what there is.
+        hudi::Error::TooLarge { .. } => Error::SliceTooLarge { url, detail: error.to_string() },
         hudi::Error::Corrupt { file, detail } => Error::Corrupt { url, file, detail },
         hudi::Error::Type { file, column, found, expected } => {
             Error::Schema { url, file, column, found, expected, hint: SCHEMA_HINT }

@@ -10,6 +10,7 @@
 //! What decides (`decide`, `readset`) is pure; the rest reads facts or acts on what was decided.
 
 mod cache;
+mod complete;
 mod decide;
 mod facts;
 mod fault;
@@ -20,6 +21,7 @@ mod read;
 mod readset;
 mod refuse;
 mod relations;
+mod restamped;
 mod schema;
 mod service;
 mod settings;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Streams the rows of one split. Looks at the split's file and nothing else.
+//! Streams the rows of one split. Looks at the split's files and nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use tributary_api::timeline::{Error, ReadRequest, Split};
+use tributary_api::timeline::{Blocks, Error, Logs, ReadRequest, Split};
 use tributary_api::{RowError, RowStream};
-use tributary_hudi::{FileScan, Prune, Storage, Stores, TableConfig, open_scan};
+use tributary_hudi::{
+    BlockInstants, FileScan, LogScan, MergeRules, Prune, Storage, Stores, TableConfig, open_scan, open_slice,
+};
+use tributary_types::MemoryBudget;
 
 use crate::fault::fault;
 use crate::prune::PredicatePrune;
@@ -21,7 +24,8 @@ pub(crate) async fn read(stores: &dyn Stores, request: ReadRequest) -> Result<Ro
     let storage = stores.open(&url).map_err(fault(&url))?;
     let constants = partition_values(&storage, &request).await?;
     let prune = request.predicate.map(|predicate| Arc::new(PredicatePrune(predicate)) as Arc<dyn Prune>);
-    let Split { path, bytes, instants, .. } = request.split;
+    let group = format!("{}/{}", request.split.partition, request.split.file_id);
+    let Split { path, bytes, logs, instants, .. } = request.split;
     let scan = FileScan {
         path,
         bytes,
@@ -32,8 +36,26 @@ pub(crate) async fn read(stores: &dyn Stores, request: ReadRequest) -> Result<Ro
         prune,
         batch_rows: request.batch_rows,
     };
-    let batches = open_scan(&storage, scan).await.map_err(fault(&url))?;
+    let batches = match logs {
+        None => open_scan(&storage, scan).await,
+        Some(logs) => open_slice(&storage, scan, log_scan(group, logs, request.memory)).await,
+    };
+    let batches = batches.map_err(fault(&url))?;
     Ok(batches.map(move |batch| batch.map_err(|error| RowError::new(fault(&url)(error)))).boxed())
+}
+
+fn log_scan(group: String, logs: Logs, memory: MemoryBudget) -> LogScan {
+    let counted = |blocks: Arc<Blocks>| {
+        let Blocks { before, listed } = blocks.as_ref().clone();
+        Arc::new(BlockInstants { before, listed })
+    };
+    LogScan {
+        group: group.trim_start_matches('/').to_string(),
+        files: logs.files.into_iter().map(|file| file.path).collect(),
+        counted: logs.blocks.map(counted),
+        rules: MergeRules { ordering: logs.ordering, delete_marker: logs.delete_marker },
+        memory,
+    }
 }
 
 /// Values that the partition's path holds for columns of the relation. They are used only where the file leaves the

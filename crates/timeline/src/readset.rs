@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which files hold the rows that a window's instants wrote, as of its end (W6).
+//! Which file groups hold the rows that a window's instants wrote, as of its end (W6).
 //!
-//! The files are those of the groups that the instants wrote, each group's newest as of the end. A group that a
-//! clustering consumed lives on in the clustering's outputs; one that anything else replaced is gone.
+//! They are the groups that the instants wrote, each with its newest base file as of the end as far as the commits
+//! since say so: a group that was only appended to has an older one. A group that a clustering consumed lives on in
+//! the clustering's outputs, one that was compacted goes on under its own name, and one that anything else replaced
+//! is gone.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use tributary_hudi::{BaseFile, CommitMetadata, GroupKey, Result, replaced_groups};
+use tributary_hudi::{BaseFile, CommitMetadata, GroupKey, LogFile, Result, replaced_groups};
 use tributary_types::InstantTime;
 
 const CLUSTER: &str = "CLUSTER";
+const LOG_COMPACT: &str = "LOG_COMPACT";
 
 /// A completed write between the first instant that is delivered and the window's end.
 pub(crate) struct Write<'a> {
@@ -24,10 +27,23 @@ pub(crate) struct Write<'a> {
 /// What to read.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
-    /// Each group's file.
-    pub(crate) files: BTreeMap<GroupKey, BaseFile>,
-    /// Clusterings whose outputs are read, with one output each: their rows must still say when they were written.
-    pub(crate) clusterings: Vec<(InstantTime, BaseFile)>,
+    /// Each group's newest base file; `None` where no commit of that time wrote one.
+    pub(crate) groups: BTreeMap<GroupKey, Option<BaseFile>>,
+    /// Clusterings and compactions whose outputs are read: their rows must still say when they were written.
+    pub(crate) rewrites: Vec<Rewrite>,
+    /// Log compactions of groups that are read, in order of completion: their rows do not say it.
+    pub(crate) log_compactions: Vec<InstantTime>,
+}
+
+/// A table service that wrote rows anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rewrite {
+    /// Its requested time.
+    pub(crate) requested: InstantTime,
+    /// Whether it is a clustering; else a compaction.
+    pub(crate) clusters: bool,
+    /// One of its outputs.
+    pub(crate) sample: BaseFile,
 }
 
 /// The files of `writes`, which are all the completed writes of that time, in order of completion.
@@ -37,48 +53,42 @@ pub(crate) fn read_set<'a>(writes: impl IntoIterator<Item = Write<'a>>) -> Resul
         let outputs = written_files(write.metadata)?;
         let replaced: HashSet<GroupKey> = replaced_groups(write.metadata).collect();
         if write.delivered {
-            set.files.retain(|group, _| !replaced.contains(group));
-            set.files.extend(outputs.into_iter().map(|file| (file.group(), file)));
+            set.groups.retain(|group, _| !replaced.contains(group));
+            set.groups.extend(outputs.into_iter().map(|file| (file.group(), Some(file))));
+            for log in written_logs(write.metadata) {
+                set.groups.entry(log.group()).or_insert(None);
+            }
         } else if write.metadata.operation == CLUSTER {
             follow_clustering(&mut set, write.requested, outputs, &replaced);
+        } else if write.metadata.operation == LOG_COMPACT {
+            let mut logs = written_logs(write.metadata);
+            if logs.any(|log| set.groups.contains_key(&log.group())) {
+                set.log_compactions.push(write.requested.clone());
+            }
         } else {
-            set.files.retain(|group, _| !replaced.contains(group));
+            set.groups.retain(|group, _| !replaced.contains(group));
+            let mut sample = None;
             for file in outputs {
                 // A rewrite of rows that are not delivered, around rows that are.
-                if let Some(known) = set.files.get_mut(&file.group()) {
-                    *known = file;
+                if let Some(known) = set.groups.get_mut(&file.group()) {
+                    sample = Some(file.clone());
+                    *known = Some(file);
                 }
             }
+            let compacted = sample.filter(|_| write.metadata.is_table_service());
+            set.rewrites.extend(compacted.map(|sample| Rewrite {
+                requested: write.requested.clone(),
+                clusters: false,
+                sample,
+            }));
         }
     }
     Ok(set)
 }
 
-/// A group that was there before `later` writes, as these say themselves, and is not among `groups`; `was_there`
-/// answers for the instant of a file that a write replaced.
-pub(crate) fn first_missing_group<'a>(
-    groups: &HashSet<GroupKey>,
-    later: impl Iterator<Item = &'a CommitMetadata>,
-    was_there: impl Fn(&InstantTime) -> bool,
-) -> Result<Option<GroupKey>> {
-    let mut seen: HashSet<GroupKey> = HashSet::new();
-    for metadata in later {
-        for stat in &metadata.stats {
-            let Some(file) = BaseFile::from_path(&stat.path, 0)? else { continue };
-            let group = file.group();
-            let previous = stat.previous.as_ref().and_then(|text| text.parse().ok());
-            let first = seen.insert(group.clone());
-            if first && previous.is_some_and(|previous| was_there(&previous)) && !groups.contains(&group) {
-                return Ok(Some(group));
-            }
-        }
-        for group in replaced_groups(metadata) {
-            if seen.insert(group.clone()) && !groups.contains(&group) {
-                return Ok(Some(group));
-            }
-        }
-    }
-    Ok(None)
+/// The log files that a write left.
+pub(crate) fn written_logs(metadata: &CommitMetadata) -> impl Iterator<Item = LogFile> + '_ {
+    metadata.stats.iter().filter_map(|stat| LogFile::from_path(&stat.path, u64::try_from(stat.bytes).unwrap_or(0)))
 }
 
 /// The base files that a write left.
@@ -91,16 +101,16 @@ pub(crate) fn written_files(metadata: &CommitMetadata) -> Result<Vec<BaseFile>> 
 }
 
 fn follow_clustering(set: &mut ReadSet, requested: &InstantTime, outputs: Vec<BaseFile>, replaced: &HashSet<GroupKey>) {
-    let consumed: Vec<&GroupKey> = replaced.iter().filter(|group| set.files.contains_key(group)).collect();
+    let consumed: Vec<&GroupKey> = replaced.iter().filter(|group| set.groups.contains_key(group)).collect();
     let partitions: BTreeSet<&str> = consumed.iter().map(|(partition, _)| partition.as_str()).collect();
     // Rows stay in their partition, and which output of it took them in is not told.
     let outputs: Vec<BaseFile> =
         outputs.into_iter().filter(|file| partitions.contains(file.partition.as_str())).collect();
     if let Some(sample) = outputs.iter().min() {
-        set.clusterings.push((requested.clone(), sample.clone()));
+        set.rewrites.push(Rewrite { requested: requested.clone(), clusters: true, sample: sample.clone() });
     }
-    set.files.retain(|group, _| !replaced.contains(group));
-    set.files.extend(outputs.into_iter().map(|file| (file.group(), file)));
+    set.groups.retain(|group, _| !replaced.contains(group));
+    set.groups.extend(outputs.into_iter().map(|file| (file.group(), Some(file))));
 }
 
 #[cfg(test)]
@@ -128,7 +138,7 @@ mod tests {
         }
     }
 
-    fn files(writes: &[(u32, CommitMetadata, bool)]) -> Vec<String> {
+    fn set(writes: &[(u32, CommitMetadata, bool)]) -> ReadSet {
         let times: Vec<InstantTime> = writes.iter().map(|(second, ..)| at(*second)).collect();
         let writes = writes.iter().zip(&times);
         let set = read_set(writes.map(|((_, metadata, delivered), requested)| Write {
@@ -136,8 +146,49 @@ mod tests {
             metadata,
             delivered: *delivered,
         }));
-        let files = set.unwrap().files.into_values();
-        files.map(|file| format!("{}@{}", file.file_id, &file.instant.as_str()[12..14])).collect()
+        set.unwrap()
+    }
+
+    fn files(writes: &[(u32, CommitMetadata, bool)]) -> Vec<String> {
+        let second = |file: BaseFile| file.instant.as_str()[12..14].to_string();
+        let groups = set(writes).groups.into_iter();
+        groups.map(|((_, id), base)| format!("{id}@{}", base.map_or("-".to_string(), second))).collect()
+    }
+
+    /// A write that appended to groups.
+    fn appended(operation: &str, second: u32, groups: &[&str]) -> CommitMetadata {
+        let mut metadata = metadata(operation, second, groups, &[]);
+        for stat in &mut metadata.stats {
+            stat.path = format!("p/.{}_{}.log.1_0-0-0", stat.file_id, at(second));
+        }
+        metadata
+    }
+
+    #[test]
+    fn a_group_that_was_appended_to_keeps_the_base_file_that_is_known() {
+        let writes = [
+            (1, metadata("UPSERT", 1, &["a"], &[]), true),
+            (2, appended("UPSERT", 2, &["a", "b"]), true),
+            (3, appended("UPSERT", 3, &["c"]), false),
+        ];
+        assert_eq!(files(&writes), ["a@01", "b@-"]);
+    }
+
+    #[test]
+    fn compactions_are_followed_and_log_compactions_are_told() {
+        let mut compacted = metadata("COMPACT", 3, &["a", "z"], &[]);
+        compacted.compacted = true;
+        let writes = [
+            (1, appended("UPSERT", 1, &["a"]), true),
+            (2, appended("LOG_COMPACT", 2, &["a", "z"]), false),
+            (3, compacted, false),
+            (4, appended("LOG_COMPACT", 4, &["z"]), false),
+        ];
+        assert_eq!(files(&writes), ["a@03"]);
+        let set = set(&writes);
+        assert_eq!(set.log_compactions, [at(2)]);
+        let rewrites: Vec<_> = set.rewrites.iter().map(|r| (r.requested.clone(), r.clusters)).collect();
+        assert_eq!(rewrites, [(at(3), false)]);
     }
 
     #[test]
@@ -188,22 +239,6 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_later_writes_found_there_must_not_be_missing() {
-        let mut update = metadata("UPSERT", 5, &["a", "new"], &[]);
-        update.stats[0].previous = Some(at(1).to_string());
-        let replace = metadata("INSERT_OVERWRITE", 6, &["d"], &["b", "new"]);
-        let later = [update, replace];
-        let missing = |ids: &[&str]| {
-            let groups = ids.iter().map(|id| ("p".to_string(), id.to_string())).collect();
-            let found = first_missing_group(&groups, later.iter(), |time| *time <= at(4)).unwrap();
-            found.map(|(_, id)| id)
-        };
-        assert_eq!(missing(&["a", "b"]), None);
-        assert_eq!(missing(&["b"]).as_deref(), Some("a"));
-        assert_eq!(missing(&["a"]).as_deref(), Some("b"));
-    }
-
-    #[test]
     fn a_clustering_names_an_output_to_look_at() {
         let (insert, cluster) = (metadata("INSERT", 1, &["a"], &[]), metadata("CLUSTER", 2, &["c", "b"], &["a"]));
         let (first, second) = (at(1), at(2));
@@ -211,8 +246,8 @@ mod tests {
             Write { requested: &first, metadata: &insert, delivered: true },
             Write { requested: &second, metadata: &cluster, delivered: false },
         ]);
-        let clusterings = set.unwrap().clusterings;
-        assert_eq!(clusterings.len(), 1);
-        assert_eq!((&clusterings[0].0, clusterings[0].1.file_id.as_str()), (&second, "b"));
+        let rewrites = set.unwrap().rewrites;
+        assert_eq!(rewrites.len(), 1);
+        assert_eq!((&rewrites[0].requested, rewrites[0].sample.file_id.as_str()), (&second, "b"));
     }
 }

@@ -2,8 +2,11 @@
 //! Tables that are not read, each refused by the name of what stands in the way.
 
 use tributary_api::timeline::Error;
+use tributary_hudi as hudi;
 use tributary_hudi::{CommitMetadata, TableConfig};
 use tributary_types::pipeline::TableType;
+
+use crate::fault::fault;
 
 const VERSIONS: &str = "6, 8 and 9";
 
@@ -17,7 +20,7 @@ pub(crate) fn check_table(url: &str, config: &TableConfig) -> Result<(), Error> 
     }
     let refuse = |what: String| Err(Error::Unsupported { url: url.to_string(), what });
     if config.table_type == TableType::MergeOnRead {
-        return refuse("MERGE_ON_READ tables cannot be read yet, only COPY_ON_WRITE ones".to_string());
+        hudi::MergeRules::of(config).map_err(fault(url))?;
     }
     if let Some(format) = config.get("hoodie.table.base.file.format")
         && !format.eq_ignore_ascii_case("PARQUET")
@@ -51,6 +54,19 @@ pub(crate) fn check_incremental(url: &str, config: &TableConfig) -> Result<(), E
         url: url.to_string(),
         what: "it has no meta columns (`hoodie.populate.meta.fields=false`), so what changed cannot be told; read it \
                with `read = \"snapshot\"`"
+            .to_string(),
+    })
+}
+
+/// Refuses log files of a table whose rows do not say their keys.
+pub(crate) fn check_mergeable(url: &str, config: &TableConfig) -> Result<(), Error> {
+    if config.has_meta_columns() {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        url: url.to_string(),
+        what: "it has log files and no meta columns (`hoodie.populate.meta.fields=false`), so rows of one key cannot \
+               be found; compact it"
             .to_string(),
     })
 }
@@ -95,7 +111,6 @@ mod tests {
         for (key, value, named) in [
             ("hoodie.table.version", "7", "version 7: versions 6, 8 and 9"),
             ("hoodie.table.version", "5", "version 5"),
-            ("hoodie.table.type", "MERGE_ON_READ", "MERGE_ON_READ"),
             ("hoodie.table.base.file.format", "ORC", "ORC"),
             ("hoodie.table.multiple.base.file.formats.enable", "true", "multiple.base.file.formats"),
             ("hoodie.bootstrap.base.path", "s3://old", "s3://old"),
@@ -106,6 +121,10 @@ mod tests {
         let dropped =
             [("hoodie.datasource.write.drop.partition.columns", "true"), ("hoodie.table.partition.fields", "d")];
         assert!(refusal(&dropped).contains("drop.partition.columns"));
+        let custom = [("hoodie.table.type", "MERGE_ON_READ"), ("hoodie.record.merge.mode", "CUSTOM")];
+        assert!(refusal(&custom).contains("CUSTOM"));
+        assert_eq!(refusal(&custom[..1]), "");
+        assert_eq!(refusal(&custom[1..]), "", "nothing is merged in a table without logs");
         let hive = ("hoodie.datasource.write.hive_style_partitioning", "true");
         assert_eq!(refusal(&[dropped[0], dropped[1], hive]), "");
     }

@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pins the files of a plan's relations.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
-use tributary_api::timeline::{Error, InstantFact, PlanRequest, Relation, Split};
+use tributary_api::timeline::{Blocks, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split};
 use tributary_hudi as hudi;
-use tributary_hudi::{BaseFile, CommitMetadata, Completions, FileSlice, GroupKey, REQUESTS_AT_ONCE};
+use tributary_hudi::{
+    BaseFile, CommitMetadata, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE,
+};
+use tributary_types::pipeline::TableType;
 use tributary_types::{Cursor, InstantTime};
 
 use crate::cache::Cache;
+use crate::complete::{first_missing_group, first_missing_log, superseded};
 use crate::decide::Window;
 use crate::facts::Table;
 use crate::fault::fault;
-use crate::readset::{ReadSet, Write, first_missing_group, read_set, written_files};
+use crate::readset::{ReadSet, Rewrite, Write, read_set, written_files, written_logs};
+use crate::refuse;
+use crate::restamped::{LogCompaction, Stamps, stamps};
 
 /// The relations of a plan, as far as they were asked for.
 #[derive(Default)]
@@ -34,11 +40,14 @@ pub(crate) struct Pinning<'a> {
     pub(crate) schema: SchemaRef,
 }
 
-/// Every base file of a table, listed once for all relations.
+/// Data files of a table, or of some of its partitions, listed once for all relations.
 struct Listing {
-    files: Vec<BaseFile>,
+    files: DataFiles,
     completions: Completions,
 }
+
+/// A slice and the instants whose rows of it are wanted; `None`: all rows.
+type Wanted = (FileSlice, Option<Arc<Vec<InstantTime>>>);
 
 impl Pinning<'_> {
     /// Pins every relation that the query names.
@@ -52,7 +61,7 @@ impl Pinning<'_> {
         };
         let mut relations = Relations::default();
         if let Some(listing) = listing.as_ref().filter(|_| whole_changed || views.end) {
-            let at_end = self.relation(self.slices_as_of(listing, &self.window.end).await?, None);
+            let at_end = self.whole_relation(listing, &self.window.end).await?;
             relations.changed = whole_changed.then(|| at_end.clone());
             relations.at_end = views.end.then_some(at_end);
         }
@@ -60,52 +69,74 @@ impl Pinning<'_> {
             relations.changed = Some(self.changed().await?);
         }
         if views.begin {
-            let slices = match (&listing, begin) {
-                (Some(listing), Some(begin)) => self.slices_as_of(listing, begin).await?,
+            relations.at_begin = Some(match (&listing, begin) {
+                (Some(listing), Some(begin)) => self.whole_relation(listing, begin).await?,
                 // Before a first window that takes the whole table there is nothing.
-                _ => Vec::new(),
-            };
-            relations.at_begin = Some(self.relation(slices, None));
+                _ => Relation { schema: Arc::clone(&self.schema), splits: Vec::new() },
+            });
         }
         Ok(relations)
     }
 
     async fn list(&self) -> Result<Listing, Error> {
         let Table { storage, config, timeline, url, .. } = self.table;
-        let failed = fault(url);
-        let files = hudi::list_base_files(storage, config, timeline).await.map_err(&failed)?;
-        let completions = hudi::completions_for(storage, config, timeline, &files).await.map_err(&failed)?;
+        self.listing(hudi::list_files(storage, config, timeline).await.map_err(fault(url))?).await
+    }
+
+    async fn listing(&self, files: DataFiles) -> Result<Listing, Error> {
+        let Table { storage, config, timeline, url, .. } = self.table;
+        let completions = hudi::completions_for(storage, config, timeline, &files).await.map_err(fault(url))?;
         Ok(Listing { files, completions })
     }
 
     /// The whole table as of an instant.
-    async fn slices_as_of(&self, listing: &Listing, as_of: &InstantTime) -> Result<Vec<FileSlice>, Error> {
+    async fn whole_relation(&self, listing: &Listing, as_of: &InstantTime) -> Result<Relation, Error> {
         let replacements = hudi::completed_replacements(&self.table.timeline, Some(as_of));
         let metadata = self.table.metadata(self.cache, replacements.iter().map(|i| &i.requested)).await?;
         let replaced: HashSet<GroupKey> = metadata.iter().flat_map(|m| hudi::replaced_groups(m)).collect();
-        let slices = hudi::select_slices(listing.files.clone(), &listing.completions, &replaced, Some(as_of));
-        self.check_complete(listing, as_of, &slices).await?;
-        Ok(slices)
+        let names = LogNames::of(&self.table.config);
+        let slices = hudi::select_slices(listing.files.clone(), &listing.completions, &replaced, Some(as_of), names);
+        self.check_complete(listing, as_of, &slices, |_| true).await?;
+        self.relation(listing, as_of, slices.into_iter().map(|slice| (slice, None)).collect())
     }
 
-    /// A cleaner removes files that later commits replaced. What those commits say of the files before them shows
-    /// whether any of `slices` is gone: a group that is missing altogether would otherwise go unnoticed.
-    async fn check_complete(&self, listing: &Listing, as_of: &InstantTime, slices: &[FileSlice]) -> Result<(), Error> {
+    /// Refuses slices of which a cleaner took something since.
+    async fn check_complete(
+        &self,
+        listing: &Listing,
+        as_of: &InstantTime,
+        slices: &[FileSlice],
+        of_interest: impl Fn(&GroupKey) -> bool,
+    ) -> Result<(), Error> {
+        let failed = fault(&self.table.url);
         let later: Vec<&InstantFact> = self.table.writes.iter().filter(|write| write.completed > *as_of).collect();
         let metadata = self.table.metadata(self.cache, later.iter().map(|write| &write.requested)).await?;
-        let groups: HashSet<GroupKey> = slices.iter().map(BaseFile::group).collect();
+        let later = || metadata.iter().map(Arc::as_ref);
         let was_there = |instant: &InstantTime| listing.completions.completed_by(instant, Some(as_of));
-        let missing = first_missing_group(&groups, metadata.iter().map(Arc::as_ref), was_there);
-        match missing.map_err(fault(&self.table.url))? {
+        if let Some(gone) = first_missing_group(slices, later(), was_there, of_interest).map_err(&failed)? {
             // From where the commits start that know nothing of the group.
-            Some(gone) => {
-                let touches = |m: &CommitMetadata| {
-                    let wrote = m.stats.iter().any(|stat| (&stat.partition, &stat.file_id) == (&gone.0, &gone.1));
-                    wrote || hudi::replaced_groups(m).any(|group| group == gone)
-                };
-                let first = metadata.iter().position(|metadata| touches(metadata.as_ref()));
-                Err(self.stale(as_of, first.map_or(0, |at| at + 1)).await?)
-            }
+            let touches = |m: &CommitMetadata| {
+                let wrote = m.stats.iter().any(|stat| (&stat.partition, &stat.file_id) == (&gone.0, &gone.1));
+                wrote || hudi::replaced_groups(m).any(|group| group == gone)
+            };
+            let first = later().position(touches);
+            return Err(self.stale(as_of, first.map_or(0, |at| at + 1)).await?);
+        }
+        let superseded = superseded(later()).map_err(&failed)?;
+        let at_risk = |slice: &&FileSlice| superseded.contains(&slice.group);
+        let at_risk: Vec<&FileSlice> = slices.iter().filter(at_risk).collect();
+        if self.table.config.table_type == TableType::CopyOnWrite || at_risk.is_empty() {
+            return Ok(());
+        }
+        // The logs of a slice were written since its base file was asked for.
+        let since = at_risk.iter().map(|slice| slice.base.as_ref().map(|base| &base.instant)).min().flatten();
+        let earlier = self.table.writes.iter().filter(|write| write.completed <= *as_of);
+        let earlier: Vec<&InstantFact> =
+            earlier.filter(|write| since.is_none_or(|since| write.completed >= *since)).collect();
+        let metadata = self.table.metadata(self.cache, earlier.iter().map(|write| &write.requested)).await?;
+        let earlier = earlier.iter().map(|write| &write.completed).zip(metadata.iter().map(Arc::as_ref));
+        match first_missing_log(&at_risk, earlier, LogNames::of(&self.table.config)) {
+            Some(_) => Err(self.stale(as_of, 0).await?),
             None => Ok(()),
         }
     }
@@ -114,7 +145,7 @@ impl Pinning<'_> {
     async fn changed(&self) -> Result<Relation, Error> {
         let window = self.window;
         let Some(first) = window.instants.iter().map(|write| &write.completed).min() else {
-            return Ok(self.relation(Vec::new(), None));
+            return Ok(Relation { schema: Arc::clone(&self.schema), splits: Vec::new() });
         };
         let writes: Vec<&InstantFact> = self.table.writes_between(first, &window.end).collect();
         let metadata = self.table.metadata(self.cache, writes.iter().map(|write| &write.requested)).await?;
@@ -125,34 +156,113 @@ impl Pinning<'_> {
             delivered: delivered.contains(&write.requested),
         }));
         let set = set.map_err(fault(&self.table.url))?;
-        self.check_clusterings(&set).await?;
-        let files: Vec<BaseFile> = set.files.into_values().collect();
-        self.check_existence(&files).await?;
+        self.check_rewrites(&set).await?;
         let mut instants: Vec<InstantTime> = delivered.into_iter().cloned().collect();
         instants.sort();
-        Ok(self.relation(files, Some(Arc::new(instants))))
+        match self.table.config.table_type {
+            TableType::CopyOnWrite => self.changed_files(set, instants).await,
+            TableType::MergeOnRead => self.changed_slices(set, instants).await,
+        }
     }
 
-    /// A clustering that stamps rows with its own time hides when they were written.
-    async fn check_clusterings(&self, set: &ReadSet) -> Result<(), Error> {
-        for (requested, output) in &set.clusterings {
-            let range = match hudi::commit_time_range(&self.table.storage, &output.path, output.bytes).await {
+    /// The commits of the window say every file.
+    async fn changed_files(&self, set: ReadSet, instants: Vec<InstantTime>) -> Result<Relation, Error> {
+        let files: Vec<BaseFile> = set.groups.into_values().flatten().collect();
+        self.check_existence(&files).await?;
+        let instants = Some(Arc::new(instants));
+        let slice = |base: BaseFile| FileSlice { group: base.group(), base: Some(base), logs: Vec::new() };
+        let wanted = files.into_iter().map(|file| (slice(file), instants.clone())).collect();
+        let none = Listing { files: DataFiles::default(), completions: Completions::default() };
+        self.relation(&none, &self.window.end, wanted)
+    }
+
+    /// The commits of the window say groups; what was in their slices before it only a listing tells, that of the
+    /// partitions they are in.
+    async fn changed_slices(&self, set: ReadSet, instants: Vec<InstantTime>) -> Result<Relation, Error> {
+        let Table { storage, config, url, .. } = self.table;
+        let end = &self.window.end;
+        let failed = fault(url);
+        let partitions: BTreeSet<String> = set.groups.keys().map(|(partition, _)| partition.clone()).collect();
+        let mut files = hudi::list_partitions(storage, partitions.into_iter().collect()).await.map_err(&failed)?;
+        files.bases.retain(|file| set.groups.contains_key(&file.group()));
+        files.logs.retain(|log| set.groups.contains_key(&log.group()));
+        let listing = self.listing(files).await?;
+        let names = LogNames::of(config);
+        let none = HashSet::new();
+        let slices = hudi::select_slices(listing.files.clone(), &listing.completions, &none, Some(end), names);
+        let begin = self.window.begin.as_ref().map_or(end, Cursor::instant);
+        let found: HashMap<&GroupKey, &FileSlice> = slices.iter().map(|slice| (&slice.group, slice)).collect();
+        for (group, written) in &set.groups {
+            let base = found.get(group).map(|slice| slice.base.as_ref());
+            match (base, written) {
+                (None, _) => return Err(self.stale(begin, 0).await?),
+                (Some(base), Some(written)) if base.is_none_or(|base| base.instant != written.instant) => {
+                    return Err(self.stale(begin, 0).await?);
+                }
+                _ => {}
+            }
+        }
+        self.check_complete(&listing, end, &slices, |group| set.groups.contains_key(group)).await?;
+        let compactions = self.log_compactions(&set).await?;
+        let all = Arc::new(instants);
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(slices.len());
+        for slice in slices {
+            let instants = match stamps(&slice, &all, &compactions) {
+                Stamps::Wanted(stamps) if stamps == *all => Arc::clone(&all),
+                Stamps::Wanted(stamps) => Arc::new(stamps),
+                Stamps::Hidden(compaction) => return Err(self.hidden(&compaction)),
+            };
+            wanted.push((slice, Some(instants)));
+        }
+        self.relation(&listing, end, wanted)
+    }
+
+    async fn log_compactions(&self, set: &ReadSet) -> Result<Vec<LogCompaction>, Error> {
+        let Table { storage, config, url, .. } = self.table;
+        let mut found = Vec::with_capacity(set.log_compactions.len());
+        for requested in &set.log_compactions {
+            let Some(write) = self.table.writes.iter().find(|write| write.requested == *requested) else { continue };
+            let originals = hudi::log_compaction_originals(storage, config, requested).await.map_err(fault(url))?;
+            found.push(LogCompaction { requested: requested.clone(), completed: write.completed.clone(), originals });
+        }
+        Ok(found)
+    }
+
+    /// A clustering or compaction that stamps rows with its own time hides when they were written.
+    async fn check_rewrites(&self, set: &ReadSet) -> Result<(), Error> {
+        for Rewrite { requested, clusters, sample } in &set.rewrites {
+            let range = match hudi::commit_time_range(&self.table.storage, &sample.path, sample.bytes).await {
                 Ok(range) => range,
                 // A later write replaced it, and carries on what it held.
                 Err(hudi::Error::Gone { .. }) => None,
                 Err(error) => return Err(fault(&self.table.url)(error)),
             };
             if range.is_some_and(|(min, max)| min == requested.as_str() || max == requested.as_str()) {
+                let (what, property) = match clusters {
+                    true => ("clustering", "hoodie.clustering.preserve.commit.metadata"),
+                    false => ("compaction", "hoodie.compaction.preserve.commit.metadata"),
+                };
                 return Err(Error::Unsupported {
                     url: self.table.url.clone(),
                     what: format!(
-                        "clustering {requested} did not keep the commit times of its rows \
-                         (`hoodie.clustering.preserve.commit.metadata=false`), so what changed cannot be told"
+                        "{what} {requested} did not keep the commit times of its rows (`{property}=false`), so what \
+                         changed cannot be told"
                     ),
                 });
             }
         }
         Ok(())
+    }
+
+    fn hidden(&self, compaction: &InstantTime) -> Error {
+        Error::Unsupported {
+            url: self.table.url.clone(),
+            what: format!(
+                "log compaction {compaction} put rows of this window and rows of other commits under its own commit \
+                 time, and a compaction followed: what changed cannot be told. Read windows that hold all of the \
+                 commits it put together or none, or reset the source to `snapshot`"
+            ),
+        }
     }
 
     /// Files that later commits replaced may have been cleaned. Those that are the newest of their group cannot.
@@ -180,7 +290,9 @@ impl Pinning<'_> {
             let mut there = true;
             for metadata in &metadata {
                 let files = written_files(metadata).map_err(fault(&table.url))?;
-                there &= self.missing(files.iter().map(|file| file.path.clone()).collect()).await?.is_none();
+                let logs = written_logs(metadata).map(|log| log.path);
+                let paths = files.into_iter().map(|file| file.path).chain(logs).collect();
+                there &= self.missing(paths).await?.is_none();
             }
             if !there {
                 break;
@@ -211,16 +323,52 @@ impl Pinning<'_> {
         Ok(found.into_iter().flatten().next())
     }
 
-    fn relation(&self, mut files: Vec<BaseFile>, instants: Option<Arc<Vec<InstantTime>>>) -> Relation {
-        files.sort();
-        let split = |file: BaseFile| Split {
-            url: self.table.url.clone(),
-            partition: file.partition,
-            file_id: file.file_id,
-            path: file.path,
-            bytes: file.bytes,
-            instants: instants.clone(),
+    fn relation(&self, listing: &Listing, as_of: &InstantTime, mut wanted: Vec<Wanted>) -> Result<Relation, Error> {
+        wanted.sort();
+        let logs = LogPinning::new(self.table, &listing.completions, as_of, &wanted)?;
+        let split = |(slice, instants): Wanted| {
+            let (path, bytes) = slice.base.map(|base| (base.path, base.bytes)).unwrap_or_default();
+            let (partition, file_id) = slice.group;
+            let url = self.table.url.clone();
+            Split { url, partition, file_id, path, bytes, logs: logs.pin(slice.logs), instants }
         };
-        Relation { schema: Arc::clone(&self.schema), splits: files.into_iter().map(split).collect() }
+        Ok(Relation { schema: Arc::clone(&self.schema), splits: wanted.into_iter().map(split).collect() })
+    }
+}
+
+/// How the logs of a relation are merged.
+struct LogPinning {
+    rules: MergeRules,
+    blocks: Option<Arc<Blocks>>,
+}
+
+impl LogPinning {
+    /// A table whose logs cannot be merged may be read as long as there are none.
+    fn new(table: &Table, completions: &Completions, as_of: &InstantTime, wanted: &[Wanted]) -> Result<Self, Error> {
+        if wanted.iter().all(|(slice, _)| slice.logs.is_empty()) {
+            return Ok(LogPinning { rules: MergeRules::default(), blocks: None });
+        }
+        let rules = MergeRules::of(&table.config).map_err(fault(&table.url))?;
+        refuse::check_mergeable(&table.url, &table.config)?;
+        let blocks = match LogNames::of(&table.config) {
+            LogNames::OwnInstant => None,
+            LogNames::BaseInstant => {
+                let counted = completions.counted_blocks(Some(as_of));
+                Some(Arc::new(Blocks { before: counted.before, listed: counted.listed }))
+            }
+        };
+        Ok(LogPinning { rules, blocks })
+    }
+
+    fn pin(&self, files: Vec<hudi::LogFile>) -> Option<Logs> {
+        if files.is_empty() {
+            return None;
+        }
+        Some(Logs {
+            files: files.into_iter().map(|file| LogFile { path: file.path, bytes: file.bytes }).collect(),
+            ordering: self.rules.ordering.clone(),
+            delete_marker: self.rules.delete_marker.clone(),
+            blocks: self.blocks.clone(),
+        })
     }
 }

@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use tributary_api::RowStream;
 use tributary_api::timeline::{
-    Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, TableInfo, Timeline, WindowReport,
+    Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline, WindowReport,
 };
 use tributary_hudi::Stores;
 use tributary_types::{Clock, Fault, InstantTime};
@@ -179,8 +179,8 @@ fn report(table: &Table, window: &Window, known: &HashMap<InstantTime, bool>, re
     };
     WindowReport {
         instants: window.instants.len(),
-        files: splits().count(),
-        bytes: splits().map(|split| split.bytes).sum(),
+        files: splits().map(Split::files).sum(),
+        bytes: splits().map(Split::total_bytes).sum(),
         oldest_pending: table.pending.first().map(|(at, _)| at.clone()),
         lag_instants: after.iter().filter(|write| known.get(&write.requested) != Some(&false)).count(),
         lag_seconds: lag_seconds(table, window, &after),

@@ -2,6 +2,8 @@
 //! Real tables, written by Spark, against what Spark reads in them.
 
 mod json;
+mod merge_on_read;
+mod merge_on_read_v6;
 mod oracle;
 mod tables;
 mod version_six;
@@ -15,7 +17,7 @@ use serde_json::Value;
 use tributary_api::timeline::{Begin, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::SystemStores;
 use tributary_types::pipeline::{OnHole, OnLate};
-use tributary_types::{Clock, Cursor, SourceName};
+use tributary_types::{Clock, Cursor, MemoryBudget, SourceName};
 
 use crate::{Service, Settings};
 
@@ -78,6 +80,7 @@ async fn batches(service: &Service, relation: &Relation) -> Result<Vec<RecordBat
             projection: None,
             predicate: None,
             batch_rows: 1000,
+            memory: MemoryBudget::new(64 << 20),
         };
         let stream = service.read(read).await.map_err(|e| e.to_string())?;
         let read: Vec<RecordBatch> = stream.try_collect().await.map_err(|e| e.to_string())?;

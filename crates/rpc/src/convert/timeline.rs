@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tributary_api::timeline::{
-    Begin, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Views,
+    Begin, Blocks, InstantFact, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Views,
 };
-use tributary_types::{InstantTime, SourceName};
+use tributary_types::{InstantTime, MemoryBudget, SourceName};
 
 use super::{
     Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, instants, predicate_from_proto, predicate_to_proto,
@@ -177,21 +177,28 @@ pub fn source_plan_from_proto(plan: proto::SourcePlan) -> Result<SourcePlan, Mal
     })
 }
 
-/// A relation for the wire. The splits of a window share their set of instants there as they do here.
+/// A relation for the wire. The splits of a window share their sets of instants there as they do here.
 pub fn relation_to_proto(relation: &Relation) -> proto::Relation {
     let mut sets: Vec<proto::Instants> = Vec::new();
     let mut positions: HashMap<&[InstantTime], u32> = HashMap::new();
     let mut splits = Vec::with_capacity(relation.splits.len());
     for split in &relation.splits {
-        let position = split.instants.as_ref().map(|set| {
-            *positions.entry(set.as_slice()).or_insert_with(|| {
-                sets.push(instants_to_proto(set));
-                sets.len() as u32 - 1
+        let [instants, blocks] = [split.instants.as_ref().map(|set| set.as_slice()), listed_blocks(split)].map(|set| {
+            set.map(|set| {
+                *positions.entry(set).or_insert_with(|| {
+                    sets.push(instants_to_proto(set));
+                    sets.len() as u32 - 1
+                })
             })
         });
-        splits.push(proto::PinnedSplit { split: Some(split_to_proto(split)), instants: position });
+        splits.push(proto::PinnedSplit { split: Some(split_to_proto(split)), instants, blocks });
     }
     proto::Relation { schema: schema_to_bytes(&relation.schema), splits, instants: sets }
+}
+
+fn listed_blocks(split: &Split) -> Option<&[InstantTime]> {
+    let blocks = split.logs.as_ref().and_then(|logs| logs.blocks.as_ref());
+    blocks.map(|blocks| blocks.listed.as_slice())
 }
 
 /// A relation from the wire.
@@ -201,12 +208,28 @@ pub fn relation_from_proto(relation: proto::Relation) -> Result<Relation, Malfor
         sets.push(Arc::new(instants(&set.requested, "instants")?));
     }
     let mut splits = Vec::with_capacity(relation.splits.len());
+    let mut shared: HashMap<(u32, Option<String>), Arc<Blocks>> = HashMap::new();
     for pinned in relation.splits {
         let set = match pinned.instants {
             None => None,
             Some(position) => Some(Arc::clone(required(sets.get(position as usize), "splits.instants")?)),
         };
-        splits.push(split_from_proto(required(pinned.split, "splits.split")?, set));
+        let split = required(pinned.split, "splits.split")?;
+        let blocks = match pinned.blocks {
+            None => None,
+            Some(position) => {
+                let before = split.logs.as_ref().and_then(|logs| logs.blocks_before.clone());
+                let listed = required(sets.get(position as usize), "splits.blocks")?;
+                let known = shared.get(&(position, before.clone())).cloned();
+                let blocks = match known {
+                    Some(blocks) => blocks,
+                    None => blocks_from_proto(before.as_deref(), listed.as_ref().clone())?,
+                };
+                shared.insert((position, before), Arc::clone(&blocks));
+                Some(blocks)
+            }
+        };
+        splits.push(split_from_proto(split, set, blocks));
     }
     Ok(Relation { schema: schema_from_bytes(relation.schema, "schema")?, splits })
 }
@@ -226,18 +249,50 @@ fn split_to_proto(split: &Split) -> proto::Split {
         file_id: split.file_id.clone(),
         path: split.path.clone(),
         bytes: split.bytes,
+        logs: split.logs.as_ref().map(logs_to_proto),
     }
 }
 
-fn split_from_proto(split: proto::Split, instants: Option<Arc<Vec<InstantTime>>>) -> Split {
+fn split_from_proto(
+    split: proto::Split,
+    instants: Option<Arc<Vec<InstantTime>>>,
+    blocks: Option<Arc<Blocks>>,
+) -> Split {
     Split {
         url: split.url,
         partition: split.partition,
         file_id: split.file_id,
         path: split.path,
         bytes: split.bytes,
+        logs: split.logs.map(|logs| logs_from_proto(logs, blocks)),
         instants,
     }
+}
+
+fn logs_to_proto(logs: &Logs) -> proto::Logs {
+    let file = |file: &LogFile| proto::LogFile { path: file.path.clone(), bytes: file.bytes };
+    let marker = logs.delete_marker.clone();
+    let before = logs.blocks.as_ref().and_then(|blocks| blocks.before.as_ref());
+    proto::Logs {
+        files: logs.files.iter().map(file).collect(),
+        ordering: logs.ordering.clone().map(|columns| proto::Ordering { columns }),
+        delete_marker: marker.map(|(column, value)| proto::DeleteMarker { column, value }),
+        blocks_before: before.map(ToString::to_string),
+    }
+}
+
+fn logs_from_proto(logs: proto::Logs, blocks: Option<Arc<Blocks>>) -> Logs {
+    Logs {
+        files: logs.files.into_iter().map(|file| LogFile { path: file.path, bytes: file.bytes }).collect(),
+        ordering: logs.ordering.map(|ordering| ordering.columns),
+        delete_marker: logs.delete_marker.map(|marker| (marker.column, marker.value)),
+        blocks,
+    }
+}
+
+fn blocks_from_proto(before: Option<&str>, listed: Vec<InstantTime>) -> Result<Arc<Blocks>, Malformed> {
+    let before = before.map(str::parse).transpose().map_err(|e| Malformed::new("blocks_before", e))?;
+    Ok(Arc::new(Blocks { before, listed }))
 }
 
 /// A request for rows for the wire.
@@ -251,6 +306,8 @@ pub fn read_to_proto(request: &ReadRequest) -> proto::ReadRequest {
             .map(|columns| proto::Projection { columns: columns.iter().map(|c| *c as u32).collect() }),
         predicate: request.predicate.as_ref().map(predicate_to_proto),
         batch_rows: request.batch_rows as u64,
+        memory_bytes: request.memory.limit() as u64,
+        blocks: listed_blocks(&request.split).map(instants_to_proto),
     }
 }
 
@@ -265,11 +322,18 @@ pub fn read_from_proto(request: proto::ReadRequest) -> Result<ReadRequest, Malfo
     if let Some(outside) = projection.iter().flatten().find(|column| **column >= schema.fields().len()) {
         return Err(Malformed::new("projection", format!("column {outside} is not in the schema")));
     }
+    let split = required(request.split, "split")?;
+    let before = split.logs.as_ref().and_then(|logs| logs.blocks_before.as_deref());
+    let blocks = match request.blocks {
+        Some(blocks) => Some(blocks_from_proto(before, instants(&blocks.requested, "blocks")?)?),
+        None => None,
+    };
     Ok(ReadRequest {
-        split: split_from_proto(required(request.split, "split")?, set),
+        split: split_from_proto(split, set, blocks),
         schema,
         projection,
         predicate: request.predicate.map(predicate_from_proto).transpose().map_err(|e| e.within("predicate"))?,
         batch_rows: count(request.batch_rows),
+        memory: MemoryBudget::new(count(request.memory_bytes)),
     })
 }

@@ -88,6 +88,7 @@ role_error! { timeline::Error, "timeline":
     "CURSOR_BEYOND" => Beyond { source_name, url, cursor, newest }
     "SCHEMA_UNRESOLVABLE" => Schema { url, file, column, found, expected, hint }
     "FILE_GONE" => FileGone { url, file }
+    "SLICE_TOO_LARGE" => SliceTooLarge { url, detail }
     "TABLE_CORRUPT" => Corrupt { url, file, detail }
     "STORE_UNAVAILABLE" => Store { url, doing; source }
     "ROLE_UNREACHABLE" => Unreachable { doing; source }

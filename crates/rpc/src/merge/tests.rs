@@ -102,6 +102,7 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
         file_id: "f".to_string(),
         path: "f.parquet".to_string(),
         bytes: 0,
+        logs: None,
         instants: None,
     };
     let relation = Relation { schema: rows(&[]).schema(), splits: vec![split] };

@@ -9,9 +9,9 @@ use futures::{StreamExt, TryStreamExt};
 use tonic::service::Routes;
 use tributary_api::RowError;
 use tributary_api::predicate::{Literal, Op, Predicate};
-use tributary_api::timeline::{Begin, InstantFact, Relation, Split, Views, WindowReport};
+use tributary_api::timeline::{Begin, Blocks, InstantFact, LogFile, Logs, Relation, Split, Views, WindowReport};
 use tributary_types::pipeline::{OnHole, OnLate, TableType};
-use tributary_types::{Code, Cursor, Fault, InstantTime, Retry, SourceName, Zone};
+use tributary_types::{Code, Cursor, Fault, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
 use super::*;
 use crate::flight::FlightServer;
@@ -81,14 +81,29 @@ fn split(file: &str, instants: Option<&Arc<Vec<InstantTime>>>) -> Split {
         file_id: file.to_string(),
         path: format!("day=1/{file}.parquet"),
         bytes: 7,
+        logs: None,
         instants: instants.cloned(),
     }
 }
 
+fn logs(before: Option<&str>, listed: &[&str]) -> Option<Logs> {
+    let blocks = Blocks { before: before.map(instant), listed: listed.iter().map(|time| instant(time)).collect() };
+    Some(Logs {
+        files: vec![LogFile { path: "day=1/.f_1.log.1_0-0-0".to_string(), bytes: 9 }],
+        ordering: Some(vec!["ts".to_string()]),
+        delete_marker: Some(("op".to_string(), "D".to_string())),
+        blocks: Some(Arc::new(blocks)),
+    })
+}
+
 fn plan() -> SourcePlan {
     let (window, other) = (Arc::new(vec![instant("20250606182826197")]), Arc::new(Vec::new()));
-    let changed =
+    let mut changed =
         vec![split("1", Some(&window)), split("2", None), split("3", Some(&window)), split("4", Some(&other))];
+    changed[0].logs = Some(Logs { ordering: None, delete_marker: None, blocks: None, ..logs(None, &[]).unwrap() });
+    changed[1].logs = logs(Some("20250606182826000"), &["20250606182826197"]);
+    changed[2].logs = logs(None, &["20250606182826197"]);
+    changed[3].logs = changed[1].logs.clone();
     SourcePlan {
         source: SourceName::new("db.orders").unwrap(),
         table: table("/a", true),
@@ -198,12 +213,17 @@ async fn splits_of_one_window_share_their_instants(pair: Pair) {
     let set = |n: usize| splits[n].instants.as_ref().unwrap();
     assert!(Arc::ptr_eq(set(0), set(2)) && !Arc::ptr_eq(set(0), set(3)));
     assert_eq!(splits[1].instants, None);
+    let blocks = |n: usize| splits[n].logs.as_ref().and_then(|logs| logs.blocks.as_ref());
+    assert!(blocks(0).is_none() && Arc::ptr_eq(blocks(1).unwrap(), blocks(3).unwrap()));
+    assert_ne!(blocks(1), blocks(2));
 }
 
 fn read_request(file: &str, projection: Option<Vec<usize>>) -> ReadRequest {
     let compare = |op, literal| Predicate::Compare { column: "id".to_string(), op, literal };
+    let mut split = split(file, Some(&Arc::new(vec![instant("20250606182826197")])));
+    split.logs = logs(Some("20250606182826000"), &["20250606182826198"]);
     ReadRequest {
-        split: split(file, Some(&Arc::new(vec![instant("20250606182826197")]))),
+        split,
         schema: rows(&[]).schema(),
         projection,
         predicate: Some(Predicate::And(vec![
@@ -220,6 +240,7 @@ fn read_request(file: &str, projection: Option<Vec<usize>>) -> ReadRequest {
             Predicate::IsNotNull("b".to_string()),
         ])),
         batch_rows: 1000,
+        memory: MemoryBudget::new(5000),
     }
 }
 

@@ -110,7 +110,7 @@ impl SourceTable {
         &self,
         instant: &InstantTime,
         operation: Operation,
-        slices: Vec<tributary_hudi::FileSlice>,
+        slices: Vec<tributary_hudi::BaseFile>,
     ) -> StageRequest {
         let slices = slices.into_iter().map(|slice| TargetSlice {
             partition: slice.partition,

@@ -5,12 +5,15 @@ use arrow::array::RecordBatch;
 use futures::StreamExt;
 use tributary_api::timeline::{PlanRequest, ReadRequest, Relation};
 use tributary_hudi::{CommitMetadata, Stores, SystemStores, TableConfig, Timeline};
-use tributary_types::SourceName;
+use tributary_types::{MemoryBudget, SourceName};
 
 use crate::cli::{Output, TableCommand};
 use crate::commands::{Failed, roles};
 use crate::embedded::Embedded;
 use crate::output::{self, CommitLine, TableReport};
+
+/// Bytes that merging the log files of one file group may take.
+const READ_MEMORY: usize = 1 << 30;
 
 /// Runs the command; answers the exit code.
 pub async fn table(command: TableCommand) -> Result<u8, Failed> {
@@ -88,6 +91,7 @@ async fn collect(
 ) -> Result<Vec<RecordBatch>, Failed> {
     let mut found = Vec::new();
     let mut left = limit;
+    let memory = MemoryBudget::new(READ_MEMORY);
     for split in &relation.splits {
         let request = ReadRequest {
             split: split.clone(),
@@ -95,6 +99,7 @@ async fn collect(
             projection: projection.clone(),
             predicate: None,
             batch_rows: limit.clamp(1, 8192),
+            memory: memory.clone(),
         };
         let mut rows = roles.timeline.read(request).await.map_err(|e| Failed::new(&e, 1))?;
         while left > 0 {

@@ -101,6 +101,7 @@ async fn projections_predicates_and_batch_sizes_reach_the_scan() {
         projection,
         predicate,
         batch_rows,
+        memory: MemoryBudget::new(1 << 20),
     };
     let collect = async |request: ReadRequest| -> Vec<RecordBatch> {
         service.read(request).await.unwrap().try_collect().await.unwrap()
@@ -130,6 +131,7 @@ async fn a_file_that_vanished_says_which_and_asks_for_a_new_plan() {
         projection: None,
         predicate: None,
         batch_rows: 10,
+        memory: MemoryBudget::new(1 << 20),
     };
     let Err(error) = service.read(read.clone()).await else { panic!("it was read") };
     assert_eq!(error.code(), Code::Conflict);
@@ -175,7 +177,7 @@ async fn tables_that_cannot_be_read_are_refused_by_name() {
     assert!(missing.to_string().contains("source `s`"), "{missing}");
     for (property, named) in [
         ("hoodie.table.version=7", "versions 6, 8 and 9"),
-        ("hoodie.table.type=MERGE_ON_READ", "MERGE_ON_READ"),
+        ("hoodie.table.type=MERGE_ON_READ\nhoodie.record.merge.mode=CUSTOM", "CUSTOM"),
         ("hoodie.populate.meta.fields=false", "populate.meta.fields"),
     ] {
         let table = unpack("cow_v8_nonpartitioned");

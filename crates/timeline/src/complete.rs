@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether the slices that were found as of an instant are whole.
+//!
+//! A cleaner removes files that later commits replaced: a base file with the logs on top of it, in no order. What is
+//! missing altogether would go unnoticed, but the commits say what they found and what they wrote.
+
+use std::collections::{HashMap, HashSet};
+
+use tributary_hudi::{BaseFile, CommitMetadata, FileSlice, GroupKey, LogFile, LogNames, Result, replaced_groups};
+use tributary_types::InstantTime;
+
+use crate::readset::written_logs;
+
+/// A group whose slice in `slices` is not what the `later` writes found, in order of completion; `was_there` answers
+/// for the instant of a file that a write replaced or appended to. Groups that are not `of_interest` are not looked at.
+pub(crate) fn first_missing_group<'a>(
+    slices: &[FileSlice],
+    later: impl Iterator<Item = &'a CommitMetadata>,
+    was_there: impl Fn(&InstantTime) -> bool,
+    of_interest: impl Fn(&GroupKey) -> bool,
+) -> Result<Option<GroupKey>> {
+    let slices: HashMap<&GroupKey, &FileSlice> = slices.iter().map(|slice| (&slice.group, slice)).collect();
+    let (mut named, mut seen): (HashSet<GroupKey>, HashSet<GroupKey>) = Default::default();
+    for metadata in later {
+        for stat in &metadata.stats {
+            let base = BaseFile::from_path(&stat.path, 0)?.map(|file| file.group());
+            let Some(group) = base.or_else(|| LogFile::from_path(&stat.path, 0).map(|log| log.group())) else {
+                continue;
+            };
+            named.insert(group.clone());
+            if seen.contains(&group) {
+                continue;
+            }
+            let previous: Option<InstantTime> = stat.previous.as_ref().and_then(|text| text.parse().ok());
+            match previous {
+                // A log for a compaction that is under way says nothing of what was there before it.
+                Some(previous) if !was_there(&previous) => continue,
+                Some(previous) if of_interest(&group) => {
+                    if !slices.get(&group).is_some_and(|slice| has_instant(slice, &previous)) {
+                        return Ok(Some(group));
+                    }
+                }
+                _ => {}
+            }
+            seen.insert(group);
+        }
+        for group in replaced_groups(metadata) {
+            // A group that was written since may be younger than the slices.
+            if named.insert(group.clone()) && of_interest(&group) && !slices.contains_key(&group) {
+                return Ok(Some(group));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the slice begins with the file of an instant: a base file, or a log where there is none.
+fn has_instant(slice: &FileSlice, instant: &InstantTime) -> bool {
+    match &slice.base {
+        Some(base) => base.instant == *instant,
+        None => slice.logs.iter().any(|log| log.instant == *instant),
+    }
+}
+
+/// Groups of `slices` that `later` writes gave a new base file or replaced: a cleaner may remove what was before.
+pub(crate) fn superseded<'a>(later: impl Iterator<Item = &'a CommitMetadata>) -> Result<HashSet<GroupKey>> {
+    let mut found = HashSet::new();
+    for metadata in later {
+        for stat in &metadata.stats {
+            found.extend(BaseFile::from_path(&stat.path, 0)?.map(|file| file.group()));
+        }
+        found.extend(replaced_groups(metadata));
+    }
+    Ok(found)
+}
+
+/// A log that one of the `earlier` writes, given with their completion times, left on top of a slice, and that is not
+/// there.
+pub(crate) fn first_missing_log<'a>(
+    slices: &[&FileSlice],
+    earlier: impl Iterator<Item = (&'a InstantTime, &'a CommitMetadata)>,
+    names: LogNames,
+) -> Option<LogFile> {
+    let slices: HashMap<&GroupKey, &FileSlice> = slices.iter().map(|slice| (&slice.group, *slice)).collect();
+    for (completed, metadata) in earlier {
+        for log in written_logs(metadata) {
+            let Some(slice) = slices.get(&log.group()) else { continue };
+            let belongs = slice.base.as_ref().is_none_or(|base| match names {
+                LogNames::OwnInstant => *completed >= base.instant,
+                LogNames::BaseInstant => log.instant >= base.instant,
+            });
+            if belongs && !slice.logs.iter().any(|known| known.path == log.path) {
+                return Some(log);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tributary_hudi::WriteStat;
+
+    use super::*;
+
+    fn at(second: u32) -> InstantTime {
+        format!("202501010000{second:02}000").parse().unwrap()
+    }
+
+    fn base(id: &str, second: u32) -> String {
+        format!("p/{id}_0-0-0_{}.parquet", at(second))
+    }
+
+    fn log(id: &str, second: u32) -> String {
+        format!("p/.{id}_{}.log.1_0-0-0", at(second))
+    }
+
+    fn slice(id: &str, base_at: Option<u32>, logs: &[u32]) -> FileSlice {
+        FileSlice {
+            group: ("p".to_string(), id.to_string()),
+            base: base_at.map(|second| BaseFile::from_path(&base(id, second), 1).unwrap().unwrap()),
+            logs: logs.iter().map(|second| LogFile::from_path(&log(id, *second), 1).unwrap()).collect(),
+        }
+    }
+
+    fn write(stats: &[(String, Option<u32>)], replaced: &[&str]) -> CommitMetadata {
+        let stat = |(path, previous): &(String, Option<u32>)| WriteStat {
+            path: path.clone(),
+            previous: previous.map(|second| at(second).to_string()),
+            ..WriteStat::default()
+        };
+        CommitMetadata {
+            stats: stats.iter().map(stat).collect(),
+            replaced: BTreeMap::from([("p".to_string(), replaced.iter().map(ToString::to_string).collect())]),
+            ..CommitMetadata::default()
+        }
+    }
+
+    /// As of instant 4.
+    fn missing(slices: &[FileSlice], later: &[CommitMetadata]) -> Option<String> {
+        let found = first_missing_group(slices, later.iter(), |time| *time <= at(4), |_| true).unwrap();
+        found.map(|(_, id)| id)
+    }
+
+    #[test]
+    fn a_group_that_later_writes_found_there_must_not_be_missing() {
+        let update = write(&[(base("a", 5), Some(1)), (base("new", 5), None), (log("log", 5), Some(5))], &[]);
+        let replace = write(&[(base("d", 6), None)], &["b", "new", "log"]);
+        let later = [update, replace];
+        let (a, b) = (slice("a", Some(1), &[]), slice("b", Some(3), &[]));
+        assert_eq!(missing(&[a.clone(), b.clone()], &later), None);
+        assert_eq!(missing(&[b], &later).as_deref(), Some("a"));
+        assert_eq!(missing(&[a], &later).as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn a_slice_that_lost_its_base_file_is_not_whole() {
+        // A log for the compaction of instant 5, then its base file over that of instant 1.
+        let later = [write(&[(log("a", 6), Some(5))], &[]), write(&[(base("a", 5), Some(1))], &[])];
+        assert_eq!(missing(&[slice("a", Some(1), &[2])], &later), None);
+        assert_eq!(missing(&[slice("a", None, &[4])], &later).as_deref(), Some("a"));
+        let appended = [write(&[(log("a", 6), Some(2))], &[])];
+        assert_eq!(missing(&[slice("a", None, &[2, 3])], &appended), None, "it began with a log");
+    }
+
+    #[test]
+    fn groups_of_no_interest_are_not_looked_at() {
+        let later = [write(&[(base("a", 5), Some(1))], &["b"])];
+        let found = first_missing_group(&[], later.iter(), |_| true, |(_, id)| id == "c").unwrap();
+        assert_eq!(found, None);
+        let superseded = superseded(later.iter()).unwrap();
+        assert_eq!(superseded.len(), 2);
+    }
+
+    #[test]
+    fn a_log_that_a_write_left_must_not_be_missing() {
+        let whole = slice("a", Some(2), &[3]);
+        let missing = |slice: &FileSlice, second: u32, completed: u32, names| {
+            let metadata = write(&[(log("a", second), None), (log("other", 9), None)], &[]);
+            let completed = at(completed);
+            first_missing_log(&[slice], [(&completed, &metadata)].into_iter(), names).is_some()
+        };
+        assert!(!missing(&whole, 3, 4, LogNames::OwnInstant));
+        assert!(missing(&slice("a", Some(2), &[]), 3, 4, LogNames::OwnInstant));
+        assert!(!missing(&whole, 1, 1, LogNames::OwnInstant), "compacted");
+        assert!(missing(&whole, 1, 3, LogNames::OwnInstant), "it completed after the compaction was requested");
+        assert!(!missing(&whole, 1, 3, LogNames::BaseInstant));
+        assert!(missing(&slice("a", Some(2), &[]), 2, 3, LogNames::BaseInstant));
+    }
+}
