@@ -8,4 +8,5 @@ mod errors;
 mod kills;
 mod main_job;
 mod roles_apart;
+mod services;
 mod support;

@@ -25,6 +25,7 @@ use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
 use crate::plan::{Plans, bind, check_sql, merge_sources, plan_sources, sql_of, window_of};
 use crate::schema::target_schema;
 use crate::service::Inner;
+use crate::services::TableServices;
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
 /// What became of a batch that did not fail.
@@ -99,8 +100,10 @@ impl<'a> Batch<'a> {
         let finished = tokio::time::timeout(limit, self.merge_and_commit(&prepared, &opened)).await;
         let result = finished
             .unwrap_or_else(|_| Err(Error::Timeout { limit: self.request.pipeline.limits.timeout.to_string() }));
-        if let Err(error) = &result {
-            self.clean_up(&prepared.target, &opened.instant, error).await;
+        match &result {
+            Err(error) => self.clean_up(&prepared.target, &opened.instant, error).await,
+            Ok(Ended::Committed(.., seq)) => self.run_services(&prepared.target, *seq).await,
+            Ok(Ended::NoNewData) => {}
         }
         self.leave();
         result
@@ -116,6 +119,7 @@ impl<'a> Batch<'a> {
                 return Err(Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") });
             }
             clear_dead_instants(&self.storage, target, self.inner.clock.as_ref()).await?;
+            self.services(target).resume().await;
             if !problems.is_empty() {
                 replace_untouched(&self.storage, &new_table(pipeline))
                     .await
@@ -390,6 +394,24 @@ impl<'a> Batch<'a> {
                 error = &failed as &dyn std::error::Error,
                 "rolling back failed; the next batch does it"
             );
+        }
+    }
+
+    fn services<'t>(&'t self, target: &'t TargetState) -> TableServices<'t> {
+        TableServices {
+            storage: &self.storage,
+            target,
+            services: self.request.pipeline.target.services,
+            clock: self.inner.clock.as_ref(),
+            process: &self.inner.process,
+        }
+    }
+
+    /// The commit stands, whatever becomes of these.
+    async fn run_services(&self, target: &TargetState, seq: u64) {
+        let limit = self.request.pipeline.limits.timeout.0;
+        if tokio::time::timeout(limit, self.services(target).run(seq)).await.is_err() {
+            tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
         }
     }
 

@@ -30,21 +30,24 @@ const INIT_PREFIX: &str = "00000000000000";
 /// How often a slice that a compaction replaces while it is read is looked up again.
 const ATTEMPTS: usize = 3;
 
-/// File names and sizes by partition path.
+/// The record that lists the partitions.
+pub(crate) const ALL_PARTITIONS: &str = FilesPartitionRecord::ALL_PARTITIONS_KEY;
+
+/// File names and sizes by partition path; under [`ALL_PARTITIONS`] the partitions themselves.
 pub(crate) type Listing = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// Every base file that the metadata table lists; `data` is the table's own timeline.
 pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<Vec<BaseFile>> {
     let mut attempt = 1;
     let listing = loop {
-        match read_listing(storage, data).await {
+        match read_merged(storage, data).await {
             // Compacted and cleaned since it was listed.
             Err(Error::Gone { .. }) if attempt < ATTEMPTS => attempt += 1,
-            other => break other?,
+            other => break other?.0,
         }
     };
     let mut found = Vec::new();
-    for (partition, files) in listing {
+    for (partition, files) in listing.into_iter().filter(|(key, _)| key != ALL_PARTITIONS) {
         for (name, bytes) in files {
             let path = if partition.is_empty() { name } else { format!("{partition}/{name}") };
             found.extend(BaseFile::from_path(&path, bytes)?);
@@ -53,7 +56,8 @@ pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<Vec
     Ok(found)
 }
 
-async fn read_listing(storage: &Storage, data: &Timeline) -> Result<Listing> {
+/// The newest slice and what its records say together.
+pub(crate) async fn read_merged(storage: &Storage, data: &Timeline) -> Result<(Listing, Slice)> {
     let (files, _) = storage.list_level(FILES_DIRECTORY).await?;
     let (instants, _) = storage.list_level(TIMELINE_DIRECTORY).await?;
     let own = Timeline::from_names(TIMELINE_DIRECTORY, LAYOUT, instants.iter().map(Entry::name));
@@ -75,14 +79,14 @@ async fn read_listing(storage: &Storage, data: &Timeline) -> Result<Listing> {
     for (path, block) in valid_blocks(logs, &valid)? {
         merge_hfile(&mut listing, path, &block.content, block.schema())?;
     }
-    Ok(listing)
+    Ok((listing, slice))
 }
 
 /// The newest file slice: paths of the HFile and of the log files after it, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Slice {
-    base: Option<String>,
-    logs: Vec<String>,
+pub(crate) struct Slice {
+    pub(crate) base: Option<String>,
+    pub(crate) logs: Vec<String>,
 }
 
 fn newest_slice<'a>(paths: impl Iterator<Item = &'a str>, own: &Timeline) -> Slice {
@@ -114,12 +118,12 @@ fn newest_slice<'a>(paths: impl Iterator<Item = &'a str>, own: &Timeline) -> Sli
 }
 
 /// `<file id>_<write token>_<instant>.hfile`.
-fn hfile_instant(name: &str) -> Option<InstantTime> {
+pub(crate) fn hfile_instant(name: &str) -> Option<InstantTime> {
     name.strip_suffix(".hfile")?.rsplit_once('_')?.1.parse().ok()
 }
 
 /// `.<file id>_<instant>.log.<version>_<write token>`.
-fn log_instant(name: &str) -> Option<(InstantTime, u32)> {
+pub(crate) fn log_instant(name: &str) -> Option<(InstantTime, u32)> {
     let (_file_id, rest) = name.strip_prefix('.')?.split_once('_')?;
     let (instant, rest) = rest.split_once(".log.")?;
     let (version, _write_token) = rest.split_once('_')?;
@@ -179,9 +183,7 @@ fn merge_hfile(listing: &mut Listing, file: &str, bytes: &Bytes, schema: Option<
 
 fn merge_record(listing: &mut Listing, file: &str, raw: &HFileRecord, record: FilesPartitionRecord) -> Result<()> {
     match record.record_type {
-        // Which partitions there are follows from their own records.
-        MetadataRecordType::AllPartitions => return Ok(()),
-        MetadataRecordType::Files => {}
+        MetadataRecordType::AllPartitions | MetadataRecordType::Files => {}
         other => {
             let key = raw.key_as_str().unwrap_or_default();
             return Err(Error::corrupt(file, format!("record `{key}` of type {other:?} among file listings")));

@@ -4,13 +4,22 @@
 //! Each function here is one step of a transaction and does only I/O; the order of the steps and every decision
 //! between them is the coordinator's.
 
+mod archive;
+mod clean;
+mod clean_records;
+mod compact;
 mod create;
 mod lock;
+mod lsm;
 mod markers;
 mod metadata;
 mod pending;
+mod retain;
 mod rollback;
 
+pub use archive::{Keep, archive_timelines, finish_archiving};
+pub use clean::{Cleaned, cleaned_files, execute_clean, find_cleanable, pending_cleans, request_clean};
+pub use compact::{Compacted, compact_metadata, deltas_since_compaction, metadata_timeline, undo_compactions};
 pub use create::{NewTable, create_table, replace_untouched};
 pub use lock::{LockKind, TableLock, acquire_lock};
 pub use markers::{
@@ -21,4 +30,5 @@ pub use pending::{
     Owner, begin_instant, complete_instant, delete_heartbeat, find_completion, mint_instant, read_owner,
     write_heartbeat,
 };
+pub use retain::CleanPlan;
 pub use rollback::{RolledBack, pending_rollbacks, resume_rollback, rollback_instant};
