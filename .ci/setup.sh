@@ -99,13 +99,26 @@ setup_lints() {
     done
 }
 
+# True if protoc is there with the well-known types, which some packages bring apart from it.
+works_protoc() {
+    local folder code=0
+    folder="$(mktemp -d)"
+    printf 'syntax = "proto3";\nimport "google/protobuf/empty.proto";\nmessage M { google.protobuf.Empty e = 1; }\n' \
+        >"$folder/m.proto"
+    "${PROTOC:-protoc}" -I "$folder" --descriptor_set_out="$folder/m.bin" "$folder/m.proto" >/dev/null 2>&1 || code=$?
+    rm -rf "$folder"
+    return "$code"
+}
+
 # Our own .proto files are compiled without it; a dependency of hudi-core insists on one.
 setup_protoc() {
+    if works_protoc; then return; fi
     if [ -n "${PROTOC:-}" ]; then
         [ -x "$PROTOC" ] || command -v "$PROTOC" >/dev/null || die "PROTOC is set to $PROTOC, which is no program"
-        return
+        die "PROTOC is set to $PROTOC, which does not find google/protobuf/empty.proto: install its include folder"
     fi
-    command -v protoc >/dev/null || need_packages "protoc, the Protocol Buffers compiler," protobuf-compiler
+    need_packages "protoc, the Protocol Buffers compiler," protobuf-compiler libprotobuf-dev
+    works_protoc || die "protoc is installed and does not find google/protobuf/empty.proto"
 }
 
 setup_deny() {

@@ -31,6 +31,7 @@ from checks import (
     check_incremental,
     check_metadata_table,
 )
+from objectstore import Bucket
 from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import Scenario
@@ -58,16 +59,23 @@ class Tributary:
     def __init__(self, binary):
         self.binary = binary
 
-    def run(self, pipeline_file, request_id=None):
+    def start(self, pipeline_file, request_id=None, environment=None):
         command = [self.binary, "run", "--pipeline", str(pipeline_file), "--output", "json"]
         if request_id:
             command += ["--request-id", request_id]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if done.returncode != 0:
-            raise AssertionError(
-                f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-            )
-        return json.loads(done.stdout)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, text=True, env=environment, **pipes)
+
+    def finish(self, process):
+        stdout, stderr = process.communicate(timeout=300)
+        if process.returncode != 0:
+            command = " ".join(process.args)
+            raise AssertionError(f"{command} ended with {process.returncode}\n{stdout}\n{stderr}")
+        return json.loads(stdout)
+
+    def run(self, pipeline_file, request_id=None, environment=None):
+        with self.start(pipeline_file, request_id, environment) as process:
+            return self.finish(process)
 
 
 class Interop(unittest.TestCase):
@@ -95,10 +103,16 @@ class Interop(unittest.TestCase):
     def commit(self, table, rows, columns, operation="upsert"):
         table.write(self.spark.createDataFrame(rows, columns), operation)
 
-    def batch(self, scenario, request_id=None):
+    def batch(self, scenario, request_id=None, bucket=None):
         """One run of the binary that must commit, and the checks behind it."""
         rows = scenario.batch_expected()
-        answer = self.tributary.run(scenario.pipeline_file, request_id)
+        if bucket is None:
+            answer = self.tributary.run(scenario.pipeline_file, request_id)
+        else:
+            bucket.upload(scenario)
+            file, environment = bucket.pipeline_file(scenario), bucket.environment()
+            answer = self.tributary.run(file, request_id, environment)
+            bucket.download_target(scenario)
         self.assertEqual("COMMITTED", answer["outcome"], answer)
         self.assertEqual(len(rows), answer["rows"])
         scenario.committed(rows, answer["instant"], answer["completed"])
@@ -253,6 +267,41 @@ class Interop(unittest.TestCase):
 
     def test_shipped_archived(self):
         self.shipped_table("cow_v9_archived")
+
+    # -- an object store ------------------------------------------------------------------
+
+    def test_sources_and_target_in_an_s3_store(self):
+        if not isinstance(self.tributary, Tributary):
+            self.skipTest("the stand-in writes to the local disk")
+        scenario = self.orders_scenario("remote", partition=["order_date"])
+        with Bucket() as bucket:
+            for number in (1, 2):
+                unpack(FIXTURES / "demo" / f"round{number}.zip", scenario.folder)
+                self.batch(scenario, bucket=bucket)
+                lock = json.loads(bucket.read("remote/target/.hoodie/.locks/table_lock.json"))
+                self.assertTrue(lock["expired"], "the lock is given back")
+            check_in_depth(self, scenario)
+
+    def test_two_runs_at_once_into_an_s3_store_commit_one_batch(self):
+        if not isinstance(self.tributary, Tributary):
+            self.skipTest("the stand-in writes to the local disk")
+        scenario = self.orders_scenario("raced")
+        unpack(FIXTURES / "demo" / "round1.zip", scenario.folder)
+        rows = scenario.batch_expected()
+        with Bucket() as bucket:
+            bucket.upload(scenario)
+            file, environment = bucket.pipeline_file(scenario), bucket.environment()
+            racing = [self.tributary.start(file, environment=environment) for _ in range(2)]
+            answers = []
+            for process in racing:
+                with process:
+                    answers.append(self.tributary.finish(process))
+            bucket.download_target(scenario)
+        self.assertEqual(["COMMITTED", "NO_NEW_DATA"], sorted(a["outcome"] for a in answers))
+        winner = next(answer for answer in answers if answer["outcome"] == "COMMITTED")
+        scenario.committed(rows, winner["instant"], winner["completed"])
+        self.assertEqual(1, len(scenario.target.instants()))
+        check_after_each_batch(self, scenario)
 
     # -- pulling a batch --------------------------------------------------------------------
 

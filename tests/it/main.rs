@@ -9,4 +9,5 @@ mod kills;
 mod main_job;
 mod roles_apart;
 mod services;
+mod shared_store;
 mod support;

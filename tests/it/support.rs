@@ -88,18 +88,18 @@ pub(crate) fn roles() -> Embedded {
 
 /// All roles over some stores.
 pub(crate) fn roles_over(stores: Arc<dyn Stores>) -> Embedded {
+    roles_at(stores, Arc::new(SystemClock))
+}
+
+/// All roles over some stores, by a clock.
+pub(crate) fn roles_at(stores: Arc<dyn Stores>, clock: Arc<dyn Clock>) -> Embedded {
     let settings = Settings {
         coordinator: tributary_server::embedded::coordinator_settings(|settings| {
             settings.commit_pause = std::time::Duration::from_millis(1);
         }),
         ..Settings::default()
     };
-    let parts = Parts {
-        stores,
-        store: Arc::new(MemoryStore::default()),
-        clock: Arc::new(SystemClock),
-        entropy: Arc::new(SystemEntropy),
-    };
+    let parts = Parts { stores, store: Arc::new(MemoryStore::default()), clock, entropy: Arc::new(SystemEntropy) };
     if std::env::var("TRIBUTARY_TEST_ROLES").is_ok_and(|roles| roles == "apart") {
         return spread(parts, settings);
     }
@@ -216,9 +216,14 @@ pub(crate) fn json_rows(batches: &[RecordBatch]) -> Vec<String> {
 
 /// The cursors in every commit of a pipeline, archived ones too, in order of completion.
 pub(crate) async fn checkpoints(url: &str, pipeline: &str) -> Vec<Checkpoint> {
+    checkpoints_in(&SystemStores::new(), url, pipeline).await
+}
+
+/// The same, in some stores.
+pub(crate) async fn checkpoints_in(stores: &dyn Stores, url: &str, pipeline: &str) -> Vec<Checkpoint> {
     let pipeline = PipelineName::new(pipeline).unwrap();
     let mut found = Vec::new();
-    for (instant, metadata) in commits(url).await {
+    for (instant, metadata) in commits(stores, url).await {
         if let Some(text) = metadata.extra.get(&checkpoint_key(&pipeline)) {
             found.push(Checkpoint::from_json(&pipeline, &instant, text).unwrap());
         }
@@ -227,8 +232,8 @@ pub(crate) async fn checkpoints(url: &str, pipeline: &str) -> Vec<Checkpoint> {
 }
 
 /// Every commit of ours, archived ones too, in order of completion.
-async fn commits(url: &str) -> Vec<(InstantTime, CommitMetadata)> {
-    let (storage, config, timeline) = open(url).await;
+async fn commits(stores: &dyn Stores, url: &str) -> Vec<(InstantTime, CommitMetadata)> {
+    let (storage, config, timeline) = open_in(stores, url).await;
     let archived = find_archived_metadata(&storage, &config, "schema").await.unwrap();
     let mut found: Vec<_> =
         archived.into_iter().rev().map(|(instant, metadata)| (instant.requested, metadata)).collect();
@@ -241,7 +246,11 @@ async fn commits(url: &str) -> Vec<(InstantTime, CommitMetadata)> {
 }
 
 pub(crate) async fn open(url: &str) -> (tributary_hudi::Storage, TableConfig, Timeline) {
-    let storage = SystemStores::new().open(url).unwrap();
+    open_in(&SystemStores::new(), url).await
+}
+
+pub(crate) async fn open_in(stores: &dyn Stores, url: &str) -> (tributary_hudi::Storage, TableConfig, Timeline) {
+    let storage = stores.open(url).unwrap();
     let config = TableConfig::load(&storage).await.unwrap();
     let timeline = Timeline::load(&storage, &config).await.unwrap();
     (storage, config, timeline)
@@ -251,14 +260,19 @@ pub(crate) async fn open(url: &str) -> (tributary_hudi::Storage, TableConfig, Ti
 /// the newest version of every file group is there, and all versions if nothing was cleaned; the metadata table lists
 /// exactly the files that exist; sequence numbers and windows without a gap.
 pub(crate) async fn assert_sound(url: &str, pipeline: &str) {
-    let (storage, _, timeline) = open(url).await;
+    assert_sound_in(&SystemStores::new(), url, pipeline).await;
+}
+
+/// The same, in some stores.
+pub(crate) async fn assert_sound_in(stores: &dyn Stores, url: &str, pipeline: &str) {
+    let (storage, _, timeline) = open_in(stores, url).await;
     let own = metadata_timeline(&storage).await.unwrap();
     let pending: Vec<_> =
         timeline.instants().iter().chain(own.instants()).filter(|instant| instant.is_pending()).collect();
     assert!(pending.is_empty(), "pending instants: {pending:?}");
     let mut named = BTreeSet::new();
     let mut newest = BTreeMap::new();
-    for stat in commits(url).await.into_iter().flat_map(|(_, metadata)| metadata.stats) {
+    for stat in commits(stores, url).await.into_iter().flat_map(|(_, metadata)| metadata.stats) {
         newest.insert((stat.partition, stat.file_id), stat.path.clone());
         named.insert(stat.path);
     }
@@ -275,7 +289,7 @@ pub(crate) async fn assert_sound(url: &str, pipeline: &str) {
     assert_eq!(kept, present, "the metadata table and what exists");
     let left: Vec<_> = listed.iter().filter(|e| e.path.starts_with(".hoodie/.temp")).collect();
     assert!(left.is_empty(), "markers left: {left:?}");
-    assert_windows_tile(&checkpoints(url, pipeline).await);
+    assert_windows_tile(&checkpoints_in(stores, url, pipeline).await);
 }
 
 fn assert_windows_tile(checkpoints: &[Checkpoint]) {
@@ -303,9 +317,14 @@ pub(crate) fn values(rows: impl IntoIterator<Item = (String, i64)>) -> RecordBat
 
 /// A table of `id, value` rows at `url`.
 pub(crate) async fn value_table(roles: &Embedded, url: &str) -> SourceTable {
+    value_table_in(&SystemStores::new(), roles, url).await
+}
+
+/// The same, in some stores.
+pub(crate) async fn value_table_in(stores: &dyn Stores, roles: &Embedded, url: &str) -> SourceTable {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let schema = values([]).schema();
-    SourceTable::create(&SystemStores::new(), roles.writer.clone(), clock, url, "id", schema).await.unwrap()
+    SourceTable::create(stores, roles.writer.clone(), clock, url, "id", schema).await.unwrap()
 }
 
 /// A table that [`value_table`] made.

@@ -12,7 +12,9 @@ use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest, Written};
 use tributary_api::merge::{Bound, MergeLimits, MergeRequest, Merged};
 use tributary_api::writer::{StageRequest, TargetSlice};
-use tributary_hudi::target::{Owner, acquire_lock, begin_instant, create_table, replace_untouched, write_heartbeat};
+use tributary_hudi::target::{
+    LockOwner, Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched, write_heartbeat,
+};
 use tributary_hudi::{Action, Storage, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
@@ -81,15 +83,29 @@ impl<'a> Batch<'a> {
     /// of ours into one target follow one another.
     pub(crate) async fn run(mut self) -> Result<Ended, Error> {
         let limit = self.request.pipeline.limits.timeout.0;
-        let lock = acquire_lock(&self.storage, limit)
+        let owner = LockOwner {
+            name: format!("{}/{}/{}", self.inner.process, self.request.pipeline.name, self.request.request),
+            clock: Arc::clone(&self.inner.clock),
+            leases: self.inner.settings.leases.clone(),
+        };
+        let lock = acquire_lock(&self.storage, &owner, limit)
             .await
             .map_err(|e| target_error(self.storage.url(), "taking the target's lock", e))?;
-        let Some(_lock) = lock else {
+        let Some(lock) = lock else {
             return Err(Error::Conflict {
                 url: self.storage.url().to_string(),
                 what: format!("another batch held the target's lock for {}", self.request.pipeline.limits.timeout),
             });
         };
+        let result = self.run_locked(&lock).await;
+        if let Err(error) = lock.release().await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the target's lock stays until it lapses");
+        }
+        result
+    }
+
+    async fn run_locked(&mut self, lock: &TableLock) -> Result<Ended, Error> {
+        let limit = self.request.pipeline.limits.timeout.0;
         self.enter(Stage::Resolve);
         let prepared = match self.prepare().await? {
             Preparation::Ready(prepared) => *prepared,
@@ -97,12 +113,12 @@ impl<'a> Batch<'a> {
         };
         self.enter(Stage::Begin);
         let opened = self.begin(&prepared).await?;
-        let finished = tokio::time::timeout(limit, self.merge_and_commit(&prepared, &opened)).await;
+        let finished = tokio::time::timeout(limit, self.merge_and_commit(&prepared, &opened, lock)).await;
         let result = finished
             .unwrap_or_else(|_| Err(Error::Timeout { limit: self.request.pipeline.limits.timeout.to_string() }));
         match &result {
-            Err(error) => self.clean_up(&prepared.target, &opened.instant, error).await,
-            Ok(Ended::Committed(.., seq)) => self.run_services(&prepared.target, *seq).await,
+            Err(error) => self.clean_up(&prepared.target, &opened.instant, error, lock).await,
+            Ok(Ended::Committed(.., seq)) => self.run_services(&prepared.target, *seq, lock).await,
             Ok(Ended::NoNewData) => {}
         }
         self.leave();
@@ -226,7 +242,12 @@ impl<'a> Batch<'a> {
     }
 
     /// Keeps the heartbeat alive while the rows are merged and committed.
-    async fn merge_and_commit(&mut self, prepared: &Prepared, opened: &Opened) -> Result<Ended, Error> {
+    async fn merge_and_commit(
+        &mut self,
+        prepared: &Prepared,
+        opened: &Opened,
+        lock: &TableLock,
+    ) -> Result<Ended, Error> {
         let beat = Arc::new(AtomicI64::new(self.inner.clock.now_millis()));
         let heart = tokio::spawn(keep_alive(
             self.storage.clone(),
@@ -238,9 +259,13 @@ impl<'a> Batch<'a> {
         ));
         let heart = AbortOnDrop(heart);
         self.enter(Stage::Merge);
-        let merged = self.merge(prepared, opened).await?;
+        let url = self.storage.url().to_string();
+        let merged = tokio::select! {
+            merged = self.merge(prepared, opened) => merged?,
+            () = lock.lost() => return Err(lock_lost(url)),
+        };
         self.enter(Stage::Commit);
-        let ended = self.commit(prepared, opened, &merged, &beat).await;
+        let ended = self.commit(prepared, opened, &merged, &beat, lock).await;
         drop(heart);
         ended
     }
@@ -304,6 +329,7 @@ impl<'a> Batch<'a> {
         opened: &Opened,
         merged: &Merged,
         beat: &AtomicI64,
+        lock: &TableLock,
     ) -> Result<Ended, Error> {
         let pipeline = &self.request.pipeline;
         let base = prepared.resolved.newest.as_ref().map(|commit| &commit.instant);
@@ -315,10 +341,11 @@ impl<'a> Batch<'a> {
             pinned: &opened.pinned,
             base,
             staged: &merged.staged,
+            lock,
+            settings: &self.inner.settings,
         };
         let age = (self.inner.clock.now_millis() - beat.load(Ordering::Relaxed)).max(0) as u64;
-        let valid = self.inner.settings.heartbeat_valid.as_millis() as u64;
-        let facts = proposal.facts(age, valid).await?;
+        let facts = proposal.facts(age).await?;
         let checkpoint = self.next_checkpoint(prepared, &opened.instant);
         match gate(pipeline.name.as_str(), &self.request.request, &facts) {
             Gate::AlreadyCommitted(completed) => {
@@ -341,8 +368,7 @@ impl<'a> Batch<'a> {
                     !prepared.resolved.shared_target,
                 )
                 .map_err(|e| target_error(self.storage.url(), "describing the commit", e))?;
-                let settings = &self.inner.settings;
-                let completed = proposal.complete(&permit, &metadata, self.inner.clock.as_ref(), settings).await?;
+                let completed = proposal.complete(&permit, &metadata, self.inner.clock.as_ref()).await?;
                 self.enter(Stage::Publish);
                 tidy(&self.storage, &opened.instant).await;
                 Ok(Ended::Committed(opened.instant.clone(), Some(completed), checkpoint.seq))
@@ -382,7 +408,12 @@ impl<'a> Batch<'a> {
     }
 
     /// After a failure: the instant is rolled back, where it is certain that nothing of it is still being written.
-    async fn clean_up(&self, target: &TargetState, instant: &InstantTime, error: &Error) {
+    async fn clean_up(&self, target: &TargetState, instant: &InstantTime, error: &Error, lock: &TableLock) {
+        if lock.left().is_some_and(|left| left <= self.inner.settings.commit_request) {
+            // Whoever takes the table next rolls it back; two at once must not.
+            tracing::warn!(%instant, "the target's lock is lost; the next batch rolls this one back");
+            return;
+        }
         if error.outcome() == Outcome::Unknown || error.code() == Code::Timeout {
             // An unknown commit is read back first, and a staging that ran out of time may have one operation on its
             // way: a file that lands after a rollback would stay. The next batch rolls it back, under the lock.
@@ -408,10 +439,17 @@ impl<'a> Batch<'a> {
     }
 
     /// The commit stands, whatever becomes of these.
-    async fn run_services(&self, target: &TargetState, seq: u64) {
+    async fn run_services(&self, target: &TargetState, seq: u64, lock: &TableLock) {
         let limit = self.request.pipeline.limits.timeout.0;
-        if tokio::time::timeout(limit, self.services(target).run(seq)).await.is_err() {
-            tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
+        tokio::select! {
+            ended = tokio::time::timeout(limit, self.services(target).run(seq)) => {
+                if ended.is_err() {
+                    tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
+                }
+            }
+            () = lock.lost() => {
+                tracing::warn!("the target's lock is lost; the next batch takes its table services up again");
+            }
         }
     }
 
@@ -454,6 +492,13 @@ fn written(merged: &Merged) -> Written {
         updates: files.iter().map(|file| file.updates).sum(),
         files: files.len() as u64,
         bytes: files.iter().map(|file| file.bytes).sum(),
+    }
+}
+
+fn lock_lost(url: String) -> Error {
+    Error::Conflict {
+        url,
+        what: "another writer took the target's lock, or it could not be renewed, while rows were staged".to_string(),
     }
 }
 

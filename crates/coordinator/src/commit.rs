@@ -8,7 +8,7 @@ use tributary_api::boxed_error;
 use tributary_api::coordinator::Error;
 use tributary_api::writer::{Staged, StagedFile};
 use tributary_hudi::target::{
-    FileChange, complete_instant, find_completion, list_markers, pending_rollbacks, write_delta,
+    FileChange, TableLock, complete_instant, find_completion, list_markers, pending_rollbacks, write_delta,
 };
 use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, WriteStat, avro_schema};
 use tributary_types::{
@@ -33,15 +33,14 @@ pub(crate) struct Proposal<'a> {
     /// The commit that the batch was planned from.
     pub(crate) base: Option<&'a InstantTime>,
     pub(crate) staged: &'a Staged,
+    /// The target's lock.
+    pub(crate) lock: &'a TableLock,
+    pub(crate) settings: &'a Settings,
 }
 
 impl Proposal<'_> {
     /// Reads what the gate looks at. The caller holds the lock.
-    pub(crate) async fn facts(
-        &self,
-        heartbeat_age_millis: u64,
-        heartbeat_valid_millis: u64,
-    ) -> Result<GateFacts, Error> {
+    pub(crate) async fn facts(&self, heartbeat_age_millis: u64) -> Result<GateFacts, Error> {
         let timeline = load_timeline(self.storage, &self.target.config).await?;
         let own = timeline.find(self.instant);
         let mut newer = Vec::new();
@@ -64,8 +63,11 @@ impl Proposal<'_> {
                 timeline.is_committed(base)
             }),
             heartbeat_age_millis,
-            heartbeat_valid_millis,
+            heartbeat_valid_millis: self.settings.heartbeat_valid.as_millis() as u64,
             missing_files: self.missing_files().await?,
+            // Last: what was read before took its time.
+            lock_left_millis: self.lock.left().map(|left| left.as_millis() as u64),
+            commit_request_millis: self.settings.commit_request.as_millis() as u64,
         })
     }
 
@@ -122,8 +124,8 @@ impl Proposal<'_> {
         permit: &Permit,
         metadata: &CommitMetadata,
         clock: &dyn Clock,
-        settings: &Settings,
     ) -> Result<InstantTime, Error> {
+        let settings = self.settings;
         let url = self.storage.url();
         let fail = |e| target_error(url, "completing the commit", e);
         let directory = self.target.config.timeline_dir();
@@ -149,17 +151,29 @@ impl Proposal<'_> {
                     }
                 }
             }
+            if self.lock.left().is_some_and(|left| left <= settings.commit_request) {
+                if attempt == 0 {
+                    return Err(Error::Conflict {
+                        url: url.to_string(),
+                        what: "the target's lock ran out before the commit was completed".to_string(),
+                    });
+                }
+                // Whoever takes the table next finds out what became of the tries before.
+                break;
+            }
             let instant = permit.instant();
-            match complete_instant(self.storage, &directory, instant, &completed, Action::Commit, bytes.clone()).await {
-                Ok(PutNew::Created) => return Ok(completed),
+            let put = complete_instant(self.storage, &directory, instant, &completed, Action::Commit, bytes.clone());
+            match tokio::time::timeout(settings.commit_request, put).await {
+                Ok(Ok(PutNew::Created)) => return Ok(completed),
                 // Our own name, so our own earlier try.
-                Ok(PutNew::Exists) => return Ok(completed),
-                Err(error) if error.outcome_unknown() => last = Some(error),
-                Err(error) => return Err(fail(error)),
+                Ok(Ok(PutNew::Exists)) => return Ok(completed),
+                Ok(Err(error)) if error.outcome_unknown() => last = Some(boxed_error(error)),
+                Ok(Err(error)) => return Err(fail(error)),
+                Err(elapsed) => last = Some(boxed_error(elapsed)),
             }
         }
         ::metrics::counter!(metrics::READ_BACKS, "found" => "unknown").increment(1);
-        let source = last.map_or_else(|| boxed_error(std::io::Error::other("no answer")), boxed_error);
+        let source = last.unwrap_or_else(|| boxed_error(std::io::Error::other("no answer")));
         Err(Error::Unknown { url: url.to_string(), instant: permit.instant().clone(), source })
     }
 }

@@ -68,6 +68,10 @@ pub(crate) struct GateFacts {
     pub(crate) heartbeat_age_millis: u64,
     /// For how many milliseconds a heartbeat holds.
     pub(crate) heartbeat_valid_millis: u64,
+    /// For how many milliseconds the target's lock certainly still holds; `None`: until it is released.
+    pub(crate) lock_left_millis: Option<u64>,
+    /// How long a completing request may take, in milliseconds.
+    pub(crate) commit_request_millis: u64,
     /// Staged files that the store does not have, or has in another size.
     pub(crate) missing_files: Vec<String>,
 }
@@ -130,6 +134,13 @@ pub(crate) fn gate(pipeline: &str, request: &RequestId, facts: &GateFacts) -> Ga
             facts.heartbeat_age_millis - facts.heartbeat_valid_millis
         ));
     }
+    if let Some(left) = facts.lock_left_millis.filter(|left| *left <= facts.commit_request_millis) {
+        return Gate::Closed(format!(
+            "the target's lock holds for {left} ms more, and a completing request may take {} ms: another writer \
+             could take the table meanwhile",
+            facts.commit_request_millis
+        ));
+    }
     if let Some(write) = facts.newer.iter().find(|write| write.pipelines.contains(pipeline)) {
         return Gate::Closed(format!(
             "commit {} moved this pipeline's cursors after the batch was planned; plan again from there",
@@ -175,6 +186,8 @@ mod tests {
             base_present: true,
             heartbeat_age_millis: 10,
             heartbeat_valid_millis: 120_000,
+            lock_left_millis: None,
+            commit_request_millis: 45_000,
             missing_files: Vec::new(),
         }
     }
@@ -214,6 +227,11 @@ mod tests {
         let mut f = facts();
         f.heartbeat_age_millis = 120_001;
         assert!(closed_because(&f).contains("heartbeat"));
+        let mut f = facts();
+        f.lock_left_millis = Some(45_000);
+        assert!(closed_because(&f).contains("lock holds for 45000 ms"));
+        f.lock_left_millis = Some(45_001);
+        assert!(matches!(gate("p", &request(), &f), Gate::Open(_)));
         let mut f = facts();
         f.newer.push(write(&["p"], &["other"]));
         assert!(closed_because(&f).contains("moved this pipeline's cursors"));

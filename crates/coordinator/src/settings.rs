@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tributary_hudi::target::LeaseSettings;
+
 /// How batches are run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -13,6 +15,11 @@ pub struct Settings {
     /// After how long without renewal an instant is no longer ours: Hudi's default interval times the misses it
     /// tolerates.
     pub heartbeat_valid: Duration,
+    /// How leases on targets in shared stores are kept.
+    pub leases: LeaseSettings,
+    /// How long a request of a completing commit may take. A commit is begun or repeated only while the target's lock
+    /// certainly holds for longer than this.
+    pub commit_request: Duration,
     /// How often a completing request without an answer is repeated before its outcome is reported as unknown.
     pub commit_tries: u32,
     /// Pause between such tries.
@@ -29,6 +36,8 @@ impl Default for Settings {
             parallelism: std::thread::available_parallelism().map_or(2, usize::from),
             heartbeat_every: Duration::from_secs(30),
             heartbeat_valid: Duration::from_secs(120),
+            leases: LeaseSettings::default(),
+            commit_request: Duration::from_secs(45),
             commit_tries: 5,
             commit_pause: Duration::from_millis(500),
             remembered_batches: 1000,

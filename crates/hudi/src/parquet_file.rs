@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::scan::COMMIT_TIME;
 use crate::storage::Storage;
 
-/// Bytes at a file's end that are fetched at once: the footer, the page index, and all of a small file.
+/// Bytes at a file's end that are fetched at once: the footer, and all of a small file.
 const TAIL_BYTES: u64 = 128 << 10;
 
 /// A parquet file whose footer was read.
@@ -124,11 +124,6 @@ impl ParquetFile {
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata = ArrowReaderMetadata::try_new(Arc::clone(&self.metadata), options);
         Ok(Arc::clone(metadata.map_err(|e| read_error(path, e))?.schema()))
-    }
-
-    /// Its size in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.source.bytes
     }
 }
 

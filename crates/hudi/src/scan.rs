@@ -20,7 +20,6 @@ use parquet::arrow::arrow_reader::{
     ArrowPredicateFn, ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowFilter,
 };
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
 use tokio::sync::mpsc;
 use tributary_types::InstantTime;
 
@@ -33,8 +32,6 @@ use crate::storage::Storage;
 
 /// Row groups that are fetched ahead of the one being decoded.
 const ROW_GROUPS_AHEAD: usize = 1;
-/// Files below this size are fetched whole or nearly so; looking up single pages in them is not worth a request.
-const PAGE_INDEX_MIN_BYTES: u64 = 4 << 20;
 
 /// The column that says which instant wrote a row.
 pub(crate) const COMMIT_TIME: &str = META_COLUMNS[0];
@@ -116,29 +113,6 @@ impl RunSource {
             builder = builder.with_row_filter(commit_time_filter(mask, instants));
         }
         Ok(builder)
-    }
-
-    /// Pages without a wanted row can be left out only by a file that says where its pages are.
-    async fn load_page_index(&mut self) -> Result<()> {
-        let metadata = &self.file.metadata;
-        let indexed = metadata
-            .row_groups()
-            .iter()
-            .flat_map(|group| group.columns())
-            .any(|column| column.offset_index_offset().is_some());
-        if self.file.bytes() < PAGE_INDEX_MIN_BYTES || !indexed {
-            return Ok(());
-        }
-        let mut reader = ParquetMetaDataReader::new_with_metadata(metadata.as_ref().clone())
-            .with_page_index_policy(PageIndexPolicy::Optional);
-        reader.load_page_index(&mut self.file).await.map_err(|e| read_error(&self.scan.path, e))?;
-        let indexed = reader.finish().map_err(|e| read_error(&self.scan.path, e))?;
-        self.file.metadata = Arc::new(indexed);
-        let options =
-            ArrowReaderOptions::new().with_skip_arrow_metadata(true).with_schema(Arc::clone(self.metadata.schema()));
-        self.metadata = ArrowReaderMetadata::try_new(Arc::clone(&self.file.metadata), options)
-            .map_err(|e| read_error(&self.scan.path, e))?;
-        Ok(())
     }
 }
 
@@ -227,25 +201,18 @@ fn stream_runs(source: RunSource, runs: Vec<Run>, shape: Shape) -> BatchStream {
     start.flat_map(|decoding| futures::stream::unfold(Some(decoding), next_batch)).boxed()
 }
 
-async fn fetch_row_groups(
-    mut source: RunSource,
-    runs: Vec<Run>,
-    sender: mpsc::Sender<Result<ParquetRecordBatchReader>>,
-) {
-    if let Err(error) = try_fetch(&mut source, runs, &sender).await {
+async fn fetch_row_groups(source: RunSource, runs: Vec<Run>, sender: mpsc::Sender<Result<ParquetRecordBatchReader>>) {
+    if let Err(error) = try_fetch(&source, runs, &sender).await {
         // The reader is gone when this fails, and so is whoever would want to know.
         let _ = sender.send(Err(error)).await;
     }
 }
 
 async fn try_fetch(
-    source: &mut RunSource,
+    source: &RunSource,
     runs: Vec<Run>,
     sender: &mpsc::Sender<Result<ParquetRecordBatchReader>>,
 ) -> Result<()> {
-    if runs.iter().any(|run| run.filtered) {
-        source.load_page_index().await?;
-    }
     for run in runs {
         let failed = |e| read_error(&source.scan.path, e);
         let mut stream = source.builder(&run)?.build().map_err(failed)?;

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
 
 use crate::error::{Error, Result};
 use crate::target::LockKind;
@@ -57,6 +59,19 @@ pub enum PutNew {
     Created,
     /// A file of that name was there; it was not touched.
     Exists,
+}
+
+/// Which writing of a file was read, for a replacement that must not overwrite a later one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    e_tag: Option<String>,
+    version: Option<String>,
+}
+
+impl Version {
+    fn condition(self) -> PutMode {
+        PutMode::Update(UpdateVersion { e_tag: self.e_tag, version: self.version })
+    }
 }
 
 impl Storage {
@@ -143,6 +158,41 @@ impl Storage {
                 Ok(PutNew::Exists)
             }
             Err(source) => Err(Error::Store { doing: format!("creating `{relative}`"), source }),
+        }
+    }
+
+    /// A whole file and its version; `None` when it does not exist.
+    pub async fn get_versioned(&self, relative: &str) -> Result<Option<(Bytes, Version)>> {
+        let path = self.path(relative)?;
+        let failed = |source| Error::Store { doing: format!("reading `{relative}`"), source };
+        match self.store.get_opts(&path, GetOptions::default()).await {
+            Ok(found) => {
+                let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+                Ok(Some((found.bytes().await.map_err(failed)?, version)))
+            }
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(failed(source)),
+        }
+    }
+
+    /// Writes a file only over the version that was read, or where there was none; the store decides atomically.
+    /// `None`: somebody else wrote or removed it meanwhile, and nothing was written.
+    pub async fn put_over(
+        &self,
+        relative: &str,
+        bytes: impl Into<Bytes>,
+        over: Option<Version>,
+    ) -> Result<Option<Version>> {
+        let path = self.path(relative)?;
+        let options = PutOptions::from(over.map_or(PutMode::Create, Version::condition));
+        match self.store.put_opts(&path, PutPayload::from_bytes(bytes.into()), options).await {
+            Ok(put) => Ok(Some(Version { e_tag: put.e_tag, version: put.version })),
+            Err(
+                object_store::Error::AlreadyExists { .. }
+                | object_store::Error::Precondition { .. }
+                | object_store::Error::NotFound { .. },
+            ) => Ok(None),
+            Err(source) => Err(Error::Store { doing: format!("replacing `{relative}`"), source }),
         }
     }
 

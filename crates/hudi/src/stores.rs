@@ -5,9 +5,12 @@ use std::collections::HashMap;
 use std::path::{Component, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use object_store::ObjectStore;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreScheme};
 use url::Url;
 
 use crate::error::{Error, Result};
@@ -32,18 +35,27 @@ impl SystemStores {
         if url.password().is_some() || !url.username().is_empty() {
             return Err(location(url.as_str(), "credentials do not belong into a URL: set them in the environment"));
         }
+        let (scheme, base) = ObjectStoreScheme::parse(url).map_err(|e| location(url.as_str(), e))?;
         let bucket = format!("{}://{}", url.scheme(), url.host_str().unwrap_or_default());
-        let base = Path::from_url_path(url.path()).map_err(|e| location(url.as_str(), e))?;
         let mut opened = self.opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(store) = opened.get(&bucket) {
             return Ok((Arc::clone(store), base));
         }
-        let variables = std::env::vars().map(|(key, value)| (key.to_ascii_lowercase(), value));
-        let (store, _) = object_store::parse_url_opts(url, variables).map_err(|e| location(url.as_str(), e))?;
-        let store: Arc<dyn ObjectStore> = Arc::from(store);
+        let store = build(scheme, url).map_err(|e| location(url.as_str(), e))?;
         opened.insert(bucket, Arc::clone(&store));
         Ok((store, base))
     }
+}
+
+/// Settings come from variables of the store's own prefix only: a variable like `TOKEN` of somebody else's must not
+/// become a credential.
+fn build(scheme: ObjectStoreScheme, url: &Url) -> object_store::Result<Arc<dyn ObjectStore>> {
+    let url = url.as_str();
+    Ok(match scheme {
+        ObjectStoreScheme::GoogleCloudStorage => Arc::new(GoogleCloudStorageBuilder::from_env().with_url(url).build()?),
+        ObjectStoreScheme::MicrosoftAzure => Arc::new(MicrosoftAzureBuilder::from_env().with_url(url).build()?),
+        _ => Arc::new(AmazonS3Builder::from_env().with_url(url).build()?),
+    })
 }
 
 impl Stores for SystemStores {
@@ -55,7 +67,7 @@ impl Stores for SystemStores {
             }
             Ok(parsed) if matches!(parsed.scheme(), "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss") => {
                 let (store, base) = self.remote(&parsed)?;
-                Ok(Storage::new(store, base, url.trim_end_matches('/'), LockKind::None))
+                Ok(Storage::new(store, base, url.trim_end_matches('/'), LockKind::Lease))
             }
             Ok(parsed) => Err(location(
                 url,

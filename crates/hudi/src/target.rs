@@ -9,6 +9,7 @@ mod clean;
 mod clean_records;
 mod compact;
 mod create;
+mod lease;
 mod lock;
 mod lsm;
 mod markers;
@@ -21,7 +22,8 @@ pub use archive::{Keep, archive_timelines, finish_archiving};
 pub use clean::{Cleaned, cleaned_files, execute_clean, find_cleanable, pending_cleans, request_clean};
 pub use compact::{Compacted, compact_metadata, deltas_since_compaction, metadata_timeline, undo_compactions};
 pub use create::{NewTable, create_table, replace_untouched};
-pub use lock::{LockKind, TableLock, acquire_lock};
+pub use lease::LeaseSettings;
+pub use lock::{LockKind, LockOwner, TableLock, acquire_lock};
 pub use markers::{
     Marker, MarkerKind, delete_markers, list_markers, marked_instants, write_marker, write_partition_metafile,
 };

@@ -39,7 +39,7 @@ async fn table() -> Storage {
     writer.close().unwrap();
     let store = Arc::new(InMemory::new());
     store.put(&Path::parse(format!("t/{FILE}")).unwrap(), PutPayload::from(bytes)).await.unwrap();
-    Storage::new(store, Path::from("t"), "memory://t", LockKind::None)
+    Storage::new(store, Path::from("t"), "memory://t", LockKind::Lease)
 }
 
 fn scan(fields: Vec<Field>) -> FileScan {

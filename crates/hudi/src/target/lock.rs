@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use tributary_types::Clock;
+
 use crate::error::{Error, Result};
 use crate::storage::Storage;
+use crate::target::lease::{self, Lease, LeaseSettings};
 
 const LOCK_FILE: &str = ".hoodie/.locks/tributary.lock";
 const POLL: Duration = Duration::from_millis(50);
@@ -21,28 +24,62 @@ pub enum LockKind {
     File(PathBuf),
     /// By a lock inside this process: for stores that live in it.
     Process(Arc<Mutex<()>>),
-    /// Not at all: the store is shared and has no lock we speak.
-    None,
+    /// By a lease in a file of the table, which Hudi's own writers take too: for shared object stores.
+    Lease,
 }
 
-/// A held lock, released on drop.
-#[derive(Debug)]
+/// Who takes a lock, and what leases are measured by.
+#[derive(Clone)]
+pub struct LockOwner {
+    /// A name that nobody else has.
+    pub name: String,
+    /// What leases are measured by.
+    pub clock: Arc<dyn Clock>,
+    /// How leases are kept.
+    pub leases: LeaseSettings,
+}
+
+/// A held lock. Dropping it frees a lock of the operating system or of the process at once; a lease that is not
+/// released lapses by itself.
 pub struct TableLock {
-    _held: Held,
+    held: Held,
 }
 
-#[derive(Debug)]
 enum Held {
     // Closing the file releases its lock.
     File { _file: File },
     Process { _guard: OwnedMutexGuard<()> },
+    Lease(Lease),
+}
+
+impl TableLock {
+    /// For how long it certainly still holds; `None`: until it is released.
+    pub fn left(&self) -> Option<Duration> {
+        match &self.held {
+            Held::File { .. } | Held::Process { .. } => None,
+            Held::Lease(lease) => Some(lease.left()),
+        }
+    }
+
+    /// Waits until it is lost; never, for a lock that cannot be.
+    pub async fn lost(&self) {
+        match &self.held {
+            Held::File { .. } | Held::Process { .. } => std::future::pending().await,
+            Held::Lease(lease) => lease.lost().await,
+        }
+    }
+
+    /// Gives it back.
+    pub async fn release(self) -> Result<()> {
+        match self.held {
+            Held::File { .. } | Held::Process { .. } => Ok(()),
+            Held::Lease(lease) => lease.release().await,
+        }
+    }
 }
 
 /// Takes the table's lock, waiting at most `wait`; `None` when somebody else held it all that time.
-///
-/// # Errors
-/// [`Error::Unsupported`] where the store has no lock we speak.
-pub async fn acquire_lock(storage: &Storage, wait: Duration) -> Result<Option<TableLock>> {
+pub async fn acquire_lock(storage: &Storage, owner: &LockOwner, wait: Duration) -> Result<Option<TableLock>> {
     match storage.lock_kind() {
         LockKind::File(directory) => {
             let file = open_lock_file(directory.join(LOCK_FILE))?;
@@ -50,13 +87,12 @@ pub async fn acquire_lock(storage: &Storage, wait: Duration) -> Result<Option<Ta
         }
         LockKind::Process(mutex) => {
             let held = tokio::time::timeout(wait, mutex.lock_owned()).await;
-            Ok(held.ok().map(|guard| TableLock { _held: Held::Process { _guard: guard } }))
+            Ok(held.ok().map(|guard| TableLock { held: Held::Process { _guard: guard } }))
         }
-        LockKind::None => Err(Error::unsupported(format!(
-            "`{}` is on a shared object store, where writers need a storage lock that is not supported yet: use a \
-             local disk",
-            storage.url()
-        ))),
+        LockKind::Lease => {
+            let lease = lease::acquire(storage, &owner.clock, &owner.leases, &owner.name, wait).await?;
+            Ok(lease.map(|lease| TableLock { held: Held::Lease(lease) }))
+        }
     }
 }
 
@@ -64,7 +100,7 @@ async fn acquire_file(file: File, wait: Duration) -> Result<Option<TableLock>> {
     let mut waited = Duration::ZERO;
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(Some(TableLock { _held: Held::File { _file: file } })),
+            Ok(()) => return Ok(Some(TableLock { held: Held::File { _file: file } })),
             Err(TryLockError::WouldBlock) if waited >= wait => return Ok(None),
             Err(TryLockError::WouldBlock) => {
                 tokio::time::sleep(POLL).await;

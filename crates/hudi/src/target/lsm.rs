@@ -2,7 +2,9 @@
 //! Writing the archived timeline of layout 2: parquet files `<min>_<max>_<level>.parquet`, listed by `manifest_<n>`,
 //! of which `_version_` says the newest.
 //!
-//! A version is published in that order, under the table's lock, so a reader sees the old version or the new one. A
+//! A version is published in that order, under the table's lock, so a reader sees the old version or the new one.
+//! Where the lock is a lease, which may lapse while a request is on its way, both files are written only over what was
+//! read. A
 //! file that is in none of the last manifests is nobody's and is removed. When a level has as many files as Java
 //! merges at once, they become one of the next level.
 
@@ -24,7 +26,8 @@ use tributary_types::InstantTime;
 
 use crate::error::{Error, Result};
 use crate::history::current_version;
-use crate::storage::{Entry, Storage};
+use crate::storage::{Entry, Storage, Version};
+use crate::target::LockKind;
 
 /// Files of one level that become one of the next (`hoodie.timeline.compaction.batch.size`).
 const MERGED_AT_ONCE: usize = 10;
@@ -80,7 +83,9 @@ async fn parse_manifest(storage: &Storage, directory: &str, version: u64) -> Res
 /// Adds instants, by requested time, as a file of the lowest level, and publishes the new version.
 pub(super) async fn append(storage: &Storage, directory: &str, rows: &[Row]) -> Result<()> {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
+    let seen_version = Seen::read(storage, format!("{directory}/_version_")).await?;
     let (version, mut manifest) = read_manifest(storage, directory).await?;
+    let seen_manifest = Seen::read(storage, format!("{directory}/manifest_{}", version + 1)).await?;
     let name = format!("{}_{}_0.parquet", first.requested, last.requested);
     let bytes = encode(&[batch_of(rows)?])?;
     let file_len = bytes.len() as u64;
@@ -88,15 +93,33 @@ pub(super) async fn append(storage: &Storage, directory: &str, rows: &[Row]) -> 
     manifest.files.retain(|entry| entry.file_name != name);
     manifest.files.push(ManifestEntry { file_name: name, file_len });
     merge_full_level(storage, directory, &mut manifest).await?;
-    publish(storage, directory, version + 1, &manifest).await?;
+    let json = serde_json::to_vec(&manifest).map_err(|e| Error::corrupt(&seen_manifest.path, e))?;
+    seen_manifest.replace(storage, json).await?;
+    seen_version.replace(storage, (version + 1).to_string().into_bytes()).await?;
     sweep(storage, directory, version + 1).await
 }
 
-async fn publish(storage: &Storage, directory: &str, version: u64, manifest: &Manifest) -> Result<()> {
-    let path = format!("{directory}/manifest_{version}");
-    let json = serde_json::to_vec(manifest).map_err(|e| Error::corrupt(&path, e))?;
-    storage.put(&path, json).await?;
-    storage.put(&format!("{directory}/_version_"), version.to_string().into_bytes()).await
+/// A file as it was before a new version was made.
+struct Seen {
+    path: String,
+    version: Option<Version>,
+}
+
+impl Seen {
+    async fn read(storage: &Storage, path: String) -> Result<Self> {
+        let found = storage.get_versioned(&path).await?;
+        Ok(Seen { path, version: found.map(|(_, version)| version) })
+    }
+
+    async fn replace(self, storage: &Storage, bytes: Vec<u8>) -> Result<()> {
+        if !matches!(storage.lock_kind(), LockKind::Lease) {
+            return storage.put(&self.path, bytes).await;
+        }
+        match storage.put_over(&self.path, bytes, self.version).await? {
+            Some(_) => Ok(()),
+            None => Err(Error::Conflict { what: format!("another writer replaced `{}` meanwhile", self.path) }),
+        }
+    }
 }
 
 /// Removes manifests that are too old, and files that no kept manifest lists.
@@ -211,7 +234,6 @@ mod tests {
     use object_store::path::Path;
 
     use super::*;
-    use crate::target::LockKind;
 
     fn storage() -> Storage {
         let lock = LockKind::Process(Arc::new(tokio::sync::Mutex::new(())));

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The storage lock: a lease in `.hoodie/.locks/table_lock.json`, the one that Hudi's `StorageBasedLockProvider`
+//! takes, so that a Java writer configured with it and we exclude each other.
+//!
+//! The file is `{"expired": bool, "validUntil": milliseconds, "owner": text}`. It is free when it is absent, expired,
+//! or past `validUntil` by half a second; it is taken, renewed and released by conditional writes only. Its holder may
+//! be stopped for any time and wake up after the lease went to somebody else, so whoever completes a commit asks
+//! [`Lease::left`] first and leaves room for the request itself.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tributary_types::Clock;
+
+use crate::error::{Error, Result};
+use crate::storage::{Storage, Version};
+
+/// The lock's file, where Hudi 1.0.2 and later look for it.
+pub(crate) const LEASE_FILE: &str = ".hoodie/.locks/table_lock.json";
+/// By how much a lease must be over before another writer takes it: Hudi's own allowance for clocks that differ.
+const SKEW_MILLIS: i64 = 500;
+const POLL: Duration = Duration::from_millis(500);
+
+/// How long leases hold, and how they are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseSettings {
+    /// For how long a lease holds from each renewal: as long a dead process keeps others out.
+    pub valid: Duration,
+    /// How often a held lease is renewed; a tenth of `valid` at most.
+    pub renew_every: Duration,
+}
+
+impl Default for LeaseSettings {
+    fn default() -> Self {
+        LeaseSettings { valid: Duration::from_secs(180), renew_every: Duration::from_secs(15) }
+    }
+}
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LeaseFile {
+    expired: bool,
+    valid_until: i64,
+    owner: String,
+}
+
+impl LeaseFile {
+    fn is_free(&self, now_millis: i64) -> bool {
+        self.expired || now_millis > self.valid_until.saturating_add(SKEW_MILLIS)
+    }
+
+    fn to_json(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|e| Error::corrupt(LEASE_FILE, e))
+    }
+}
+
+struct State {
+    version: Version,
+    valid_until: i64,
+}
+
+struct Shared {
+    storage: Storage,
+    clock: Arc<dyn Clock>,
+    settings: LeaseSettings,
+    owner: String,
+    state: Mutex<State>,
+    lost: watch::Sender<bool>,
+}
+
+/// A held lease; renewed in the background until it is released or dropped. A dropped one lapses by itself.
+pub(crate) struct Lease {
+    shared: Arc<Shared>,
+    renewing: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.renewing.abort();
+    }
+}
+
+impl Lease {
+    /// For how long the lease still holds; nothing once it is lost.
+    pub(crate) fn left(&self) -> Duration {
+        self.shared.left()
+    }
+
+    /// Waits until the lease is lost: taken by somebody else, or run out because it could not be renewed.
+    pub(crate) async fn lost(&self) {
+        let mut lost = self.shared.lost.subscribe();
+        // The sender lives as long as this lease.
+        let _ = lost.wait_for(|lost| *lost).await;
+    }
+
+    /// Gives the lease back, so that others need not wait for its end.
+    pub(crate) async fn release(self) -> Result<()> {
+        self.renewing.abort();
+        // An aborted renewal may have been written all the same: what the file says now is what is replaced.
+        self.shared.replace_own(|file| file.expired = true).await.map(drop)
+    }
+}
+
+impl Shared {
+    fn left(&self) -> Duration {
+        if *self.lost.borrow() {
+            return Duration::ZERO;
+        }
+        let until = self.state.lock().unwrap_or_else(PoisonError::into_inner).valid_until;
+        Duration::from_millis(u64::try_from(until - self.clock.now_millis()).unwrap_or(0))
+    }
+
+    /// Rewrites the file if it is still ours; `false` when it is not.
+    async fn replace_own(&self, change: impl FnOnce(&mut LeaseFile)) -> Result<bool> {
+        let Some((mut file, version)) = read_lease(&self.storage).await? else { return Ok(false) };
+        if file.owner != self.owner || file.expired {
+            return Ok(false);
+        }
+        change(&mut file);
+        let written = self.storage.put_over(LEASE_FILE, file.to_json()?, Some(version)).await?;
+        let Some(version) = written else { return Ok(false) };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = State { version, valid_until: file.valid_until };
+        Ok(true)
+    }
+
+    async fn renew(&self) -> Result<bool> {
+        // Counted from before the request: it may take long.
+        let until = self.clock.now_millis() + self.settings.valid.as_millis() as i64;
+        let known = self.state.lock().unwrap_or_else(PoisonError::into_inner).version.clone();
+        let file = LeaseFile { expired: false, valid_until: until, owner: self.owner.clone() };
+        if let Some(version) = self.storage.put_over(LEASE_FILE, file.to_json()?, Some(known)).await? {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            *state = State { version, valid_until: until };
+            return Ok(true);
+        }
+        // Somebody else's, or our own renewal whose answer was lost: the file says which.
+        self.replace_own(|file| file.valid_until = until).await
+    }
+}
+
+/// Takes the lease, waiting at most `wait`; `None` when others held it all that time.
+///
+/// # Errors
+/// [`Error::Corrupt`] if the file is there and is no lease: it is never overwritten on a guess.
+pub(crate) async fn acquire(
+    storage: &Storage,
+    clock: &Arc<dyn Clock>,
+    settings: &LeaseSettings,
+    owner: &str,
+    wait: Duration,
+) -> Result<Option<Lease>> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let found = read_lease(storage).await?;
+        let now = clock.now_millis();
+        // Ours and not expired: an earlier try arrived and its answer was lost.
+        let free = found.as_ref().is_none_or(|(file, _)| file.is_free(now) || file.owner == owner);
+        if free {
+            let until = now + settings.valid.as_millis() as i64;
+            let file = LeaseFile { expired: false, valid_until: until, owner: owner.to_string() };
+            let over = found.map(|(_, version)| version);
+            match storage.put_over(LEASE_FILE, file.to_json()?, over).await {
+                Ok(Some(version)) => {
+                    let state = State { version, valid_until: until };
+                    return Ok(Some(hold(storage, clock, settings, owner, state)));
+                }
+                Ok(None) => {}
+                // Looking again tells whether it arrived.
+                Err(error) if waited < wait && error.outcome_unknown() => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "no answer while taking the table's lock");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if waited >= wait {
+            return Ok(None);
+        }
+        tokio::time::sleep(POLL).await;
+        waited += POLL;
+    }
+}
+
+fn hold(storage: &Storage, clock: &Arc<dyn Clock>, settings: &LeaseSettings, owner: &str, state: State) -> Lease {
+    let shared = Arc::new(Shared {
+        storage: storage.clone(),
+        clock: Arc::clone(clock),
+        settings: settings.clone(),
+        owner: owner.to_string(),
+        state: Mutex::new(state),
+        lost: watch::Sender::new(false),
+    });
+    let renewing = tokio::spawn(keep(Arc::clone(&shared)));
+    Lease { shared, renewing }
+}
+
+async fn keep(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(shared.settings.renew_every).await;
+        match shared.renew().await {
+            Ok(true) => continue,
+            Ok(false) => tracing::error!(table = shared.storage.url(), "the table's lock was taken by another writer"),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the table's lock could not be renewed");
+                if !shared.left().is_zero() {
+                    continue;
+                }
+            }
+        }
+        shared.lost.send_replace(true);
+        return;
+    }
+}
+
+async fn read_lease(storage: &Storage) -> Result<Option<(LeaseFile, Version)>> {
+    let Some((bytes, version)) = storage.get_versioned(LEASE_FILE).await? else { return Ok(None) };
+    let file = serde_json::from_slice(&bytes).map_err(|e| {
+        Error::corrupt(LEASE_FILE, format!("it is no lock of Hudi's ({e}); once no writer runs, remove it"))
+    })?;
+    Ok(Some((file, version)))
+}
+
+#[cfg(test)]
+mod tests;
