@@ -41,7 +41,8 @@ pub async fn archive_timelines(
     keep: Keep,
 ) -> Result<usize> {
     let archived = archive_data(storage, config, timeline, keep).await?;
-    if !has_file_listing(config) {
+    // The metadata table's timeline gives away as much, at the same time.
+    if archived == 0 || !has_file_listing(config) {
         return Ok(archived);
     }
     let timeline = Timeline::load(storage, config).await?;
@@ -49,15 +50,19 @@ pub async fn archive_timelines(
 }
 
 async fn archive_data(storage: &Storage, config: &TableConfig, timeline: &Timeline, keep: Keep) -> Result<usize> {
-    let mut before = None;
-    if has_file_listing(config) {
-        // Without the instant, a log block of it that was not compacted yet might no longer count.
-        match latest_compaction(&metadata_timeline(storage).await?) {
-            Some(instant) => before = Some(instant),
-            None => return Ok(0),
-        }
+    let mut facts = ArchiveFacts { timeline, max: keep.max, min: keep.min, before: None, held: &[] };
+    if plan_archive(&facts).is_empty() {
+        return Ok(0);
     }
-    let mut facts = ArchiveFacts { timeline, max: keep.max, min: keep.min, before: before.as_ref(), held: &[] };
+    let compacted = match has_file_listing(config) {
+        true => latest_compaction(&metadata_timeline(storage).await?),
+        false => None,
+    };
+    if has_file_listing(config) && compacted.is_none() {
+        return Ok(0);
+    }
+    // Without the instant, a log block of it that was not compacted yet might no longer count.
+    facts.before = compacted.as_ref();
     let candidates = plan_archive(&facts);
     if candidates.is_empty() {
         return Ok(0);

@@ -317,6 +317,26 @@ mod tests {
         }
 
         #[tokio::test]
+        async fn a_listing_of_many_blocks_reads_back() {
+            let (storage, config) = table().await;
+            let partitions: Vec<String> = (0..100).map(|number| format!("day={number:03}")).collect();
+            let files: Vec<(&str, String, bool)> = partitions
+                .iter()
+                .flat_map(|partition| {
+                    (0..150).map(|file| (partition.as_str(), name(&format!("{:032}-{file}", 0), 1), false))
+                })
+                .collect();
+            commit(&storage, &config, 1, &files).await;
+            let before = listing(&storage, &config).await;
+            assert_eq!(before.len(), 15_000);
+            compact(&storage, &config).await;
+            let (listed, _) = storage.list_level(FILES_DIRECTORY).await.unwrap();
+            let largest = listed.iter().filter(|file| file.name().ends_with(".hfile")).map(|file| file.bytes).max();
+            assert!(largest > Some(1 << 20), "more than one block of 1 MiB: {largest:?}");
+            assert_eq!(listing(&storage, &config).await, before);
+        }
+
+        #[tokio::test]
         async fn an_interrupted_compaction_is_undone_and_one_of_another_writer_is_not_touched() {
             let (storage, config) = table().await;
             commit(&storage, &config, 1, &[("", name("a", 1), false)]).await;
