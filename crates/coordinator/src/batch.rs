@@ -441,8 +441,9 @@ impl<'a> Batch<'a> {
     /// The commit stands, whatever becomes of these.
     async fn run_services(&self, target: &TargetState, seq: u64, lock: &TableLock) {
         let limit = self.request.pipeline.limits.timeout.0;
+        let services = self.services(target);
         tokio::select! {
-            ended = tokio::time::timeout(limit, self.services(target).run(seq)) => {
+            ended = tokio::time::timeout(limit, services.run(seq)) => {
                 if ended.is_err() {
                     tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
                 }
