@@ -31,7 +31,7 @@ from checks import (
     check_incremental,
     check_metadata_table,
 )
-from objectstore import Bucket
+from objectstore import Bucket, JavaLock
 from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import Scenario
@@ -39,6 +39,8 @@ from sparkhudi import META_COLUMNS, HudiTable, start_session
 from standin import StandIn
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+LOCK = "target/.hoodie/.locks/table_lock.json"
 
 ORDERS_WITH_USERS = """
     SELECT o.order_id, o.user_id, o.amount, o.status, o.order_date, o.updated_at, o.note,
@@ -278,9 +280,29 @@ class Interop(unittest.TestCase):
             for number in (1, 2):
                 unpack(FIXTURES / "demo" / f"round{number}.zip", scenario.folder)
                 self.batch(scenario, bucket=bucket)
-                lock = json.loads(bucket.read("remote/target/.hoodie/.locks/table_lock.json"))
-                self.assertTrue(lock["expired"], "the lock is given back")
+                expired, valid_until, owner = JavaLock(self.spark).read(bucket.read(f"remote/{LOCK}"))
+                self.assertTrue(expired, "the lock is given back")
+                self.assertGreater(valid_until, time.time() * 1000)
+                self.assertIn("remote", owner)
             check_in_depth(self, scenario)
+
+    def test_a_lock_that_java_holds_keeps_us_out_until_it_is_given_back(self):
+        if not isinstance(self.tributary, Tributary):
+            self.skipTest("the stand-in writes to the local disk")
+        scenario = self.orders_scenario("locked")
+        unpack(FIXTURES / "demo" / "round1.zip", scenario.folder)
+        with scenario.pipeline_file.open("a") as pipeline:
+            pipeline.write('[limits]\ntimeout = "2s"\n')
+        java, later = JavaLock(self.spark), int(time.time() * 1000) + 600_000
+        with Bucket() as bucket:
+            bucket.upload(scenario)
+            bucket.write(f"locked/{LOCK}", java.write(False, later, "a Spark writer"))
+            file, environment = bucket.pipeline_file(scenario), bucket.environment()
+            with self.tributary.start(file, environment=environment) as refused:
+                _, message = refused.communicate(timeout=60)
+            self.assertEqual(3, refused.returncode, message)
+            bucket.write(f"locked/{LOCK}", java.write(True, later, "a Spark writer"))
+            self.batch(scenario, bucket=bucket)
 
     def test_two_runs_at_once_into_an_s3_store_commit_one_batch(self):
         if not isinstance(self.tributary, Tributary):

@@ -5,6 +5,7 @@ Spark writes and reads on the local disk; whole tables are copied into the bucke
 batch and out of it behind, so what is compared is what `tributary` read and wrote over S3.
 """
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -20,6 +21,8 @@ class Bucket:
     """An empty bucket, as long as the `with` block lasts."""
 
     def __enter__(self):
+        # One line for each request would bury the tests' own.
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self.server.start()
         host, port = self.server.get_host_and_port()
@@ -51,6 +54,9 @@ class Bucket:
     def read(self, key):
         return self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
 
+    def write(self, key, body):
+        self.client.put_object(Bucket=BUCKET, Key=key, Body=body)
+
     def upload(self, scenario):
         """Brings the sources up to date; files of a Hudi table never change, so new ones suffice."""
         known = set(self.keys(f"{scenario.name}/"))
@@ -60,7 +66,7 @@ class Bucket:
                 # Java's checksum files mean nothing in a bucket.
                 if file.is_file() and not file.name.endswith(".crc"):
                     if key not in known or file.name == "hoodie.properties":
-                        self.client.put_object(Bucket=BUCKET, Key=key, Body=file.read_bytes())
+                        self.write(key, file.read_bytes())
 
     def download_target(self, scenario):
         target = Path(scenario.target.path)
@@ -78,3 +84,19 @@ class Bucket:
         file = scenario.folder / "pipeline-s3.toml"
         file.write_text(text)
         return file
+
+
+class JavaLock:
+    """The lock file as Hudi's `StorageBasedLockProvider` writes and reads it, by its own classes."""
+
+    def __init__(self, spark):
+        models = spark._jvm.org.apache.hudi.client.transaction.lock.models
+        self.file, self.data = models.StorageLockFile, models.StorageLockData
+        self.stream = spark._jvm.java.io.ByteArrayInputStream
+
+    def read(self, body):
+        found = self.file.createFromStream(self.stream(body), "1")
+        return found.isExpired(), found.getValidUntilMs(), found.getOwner()
+
+    def write(self, expired, valid_until_ms, owner):
+        return bytes(self.file.toByteArray(self.data(expired, valid_until_ms, owner)))

@@ -11,12 +11,13 @@ use tributary_hudi::target::{
 use tributary_hudi::{SystemStores, Timeline, current_slices, load_history, read_file_listing};
 use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::Embedded;
-use tributary_testkit::{Fault, FaultPlan, FaultyStores};
+use tributary_testkit::{Fault, FaultPlan, FaultyStores, MemoryStores};
 use tributary_types::Outcome;
 use tributary_types::pipeline::Pipeline;
 
 use crate::support::{
-    Lake, assert_sound, checkpoints, fixtures, open, pipeline, roles, roles_over, rows, run, value_table, values,
+    Lake, assert_sound, assert_sound_in, checkpoints, checkpoints_in, fixtures, open, open_in, pipeline, roles,
+    roles_over, rows, run, value_table, value_table_in, values,
 };
 
 fn job(lake: &Lake, name: &str, sql: &str, services: Value) -> Pipeline {
@@ -180,6 +181,26 @@ async fn a_reader_of_the_target_goes_on_within_what_is_kept_and_is_told_when_it_
     let late = run(&roles, &reader("late"), "r2").await;
     let error = late.error.unwrap();
     assert_eq!(error.reason, "CURSOR_STALE", "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_the_archive_is_written_only_over_what_was_read() {
+    let stores = MemoryStores::new();
+    let roles = roles_over(Arc::new(stores.clone()));
+    let (from, into) = ("memory://lake/src", "memory://lake/out");
+    let source = value_table_in(&stores, &roles, from).await;
+    let job = pipeline(json!({
+        "name": "p",
+        "source": [{"name": "src", "path": from, "start": "snapshot"}],
+        "target": {"path": into, "table_name": "out", "record_key": ["id"], "services": small()},
+    }));
+    for number in 1..=16 {
+        commit(&roles, &source, &job, number).await;
+    }
+    let (storage, config, _) = open_in(&stores, into).await;
+    assert!(load_history(&storage, &config).await.unwrap().len() > 8, "archived more than once");
+    assert_eq!(checkpoints_in(&stores, into, "p").await.len(), 16);
+    assert_sound_in(&stores, into, "p").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
