@@ -287,8 +287,9 @@ pub(crate) async fn assert_sound_in(stores: &dyn Stores, url: &str, pipeline: &s
     let kept = tributary_hudi::read_file_listing(&storage, &timeline).await.unwrap();
     let kept: BTreeSet<String> = kept.into_iter().map(|file| file.path).collect();
     assert_eq!(kept, present, "the metadata table and what exists");
-    let left: Vec<_> = listed.iter().filter(|e| e.path.starts_with(".hoodie/.temp")).collect();
-    assert!(left.is_empty(), "markers left: {left:?}");
+    let leftover = |path: &str| path.starts_with(".hoodie/.temp") || path.starts_with(".hoodie/.heartbeat");
+    let left: Vec<_> = listed.iter().filter(|entry| leftover(&entry.path)).collect();
+    assert!(left.is_empty(), "markers or heartbeats left: {left:?}");
     assert_windows_tile(&checkpoints_in(stores, url, pipeline).await);
 }
 

@@ -6,8 +6,8 @@
 
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    RolledBack, delete_heartbeat, delete_markers, marked_instants, mint_instant, pending_rollbacks, read_owner,
-    resume_rollback, rollback_instant,
+    RolledBack, delete_heartbeat, delete_markers, marked_instants, mint_instant, own_heartbeats, pending_rollbacks,
+    read_owner, resume_rollback, rollback_instant,
 };
 use tributary_hudi::{Storage, Timeline};
 use tributary_types::{Clock, InstantTime};
@@ -63,11 +63,12 @@ pub(crate) async fn clear_dead_instants(
 /// Removes markers and heartbeats of instants that are over: what a process left that died right after its commit.
 async fn sweep(storage: &Storage, timeline: &Timeline) -> Result<(), Error> {
     let fail = |e| target_error(storage.url(), "removing leftovers of a commit", e);
-    for instant in marked_instants(storage).await.map_err(fail)? {
-        if timeline.find(&instant).is_none_or(|found| !found.is_pending()) {
-            delete_markers(storage, &instant).await.map_err(fail)?;
-            delete_heartbeat(storage, &instant).await.map_err(fail)?;
-        }
+    let over = |instant: &InstantTime| timeline.find(instant).is_none_or(|found| !found.is_pending());
+    for instant in marked_instants(storage).await.map_err(fail)?.iter().filter(|instant| over(instant)) {
+        delete_markers(storage, instant).await.map_err(fail)?;
+    }
+    for instant in own_heartbeats(storage).await.map_err(fail)?.iter().filter(|instant| over(instant)) {
+        delete_heartbeat(storage, instant).await.map_err(fail)?;
     }
     Ok(())
 }

@@ -89,7 +89,8 @@ fn open_local(url: &str, path: PathBuf) -> Result<Storage> {
         return Err(location(url, "`..` is not allowed in a table's path"));
     }
     let base = Path::from_absolute_path(&absolute).map_err(|e| location(url, e))?;
-    let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+    // A directory of markers is left empty by each batch: without this they would pile up.
+    let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new().with_automatic_cleanup(true));
     Ok(Storage::new(store, base, url.trim_end_matches('/'), LockKind::File(absolute)))
 }
 

@@ -29,8 +29,8 @@ pub use markers::{
 };
 pub use metadata::{FileChange, METADATA_DIR, undo_delta, write_delta};
 pub use pending::{
-    Owner, begin_instant, complete_instant, delete_heartbeat, find_completion, mint_instant, read_owner,
-    write_heartbeat,
+    Owner, begin_instant, complete_instant, delete_heartbeat, find_completion, mint_instant, own_heartbeats,
+    read_owner, write_heartbeat,
 };
 pub use retain::CleanPlan;
 pub use rollback::{RolledBack, pending_rollbacks, resume_rollback, rollback_instant};
