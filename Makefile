@@ -69,6 +69,11 @@ clean: ## Remove what was built from this workspace (`rm -r` the target folder t
 test: setup-build ## Run every Rust test
 	cargo test $(WORKSPACE)
 
+# The same integration tests with each role behind its own port: gRPC and Flight between them.
+.PHONY: test-apart
+test-apart: setup-build ## Run the integration tests with the roles apart
+	TRIBUTARY_TEST_ROLES=apart cargo test $(WORKSPACE) --test it
+
 # setup.sh says where it put Python, Spark's bundle and Java. Its failure must not be lost in an `eval`.
 .PHONY: interop
 interop: build ## Compare with Spark and the `hudi` Python package (downloads about 400 MB the first time)

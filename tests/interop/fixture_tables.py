@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tables of version 9, one per shape of history that the reader must understand.
+"""Small tables of versions 6 and 9, one per shape of history that the reader must understand.
 
 Each builder takes a session and a path, and leaves a table there. The data is fixed;
 instants and file names differ from run to run.
 """
 
 import datetime
+import functools
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from sparkhudi import HudiTable
 SIMPLE = "id string, name string, score long, ts long"
 
 
-def build_updates(spark, path):
+def build_updates(spark, path, version=9):
     """Not partitioned, metadata table on: the same keys written again and again, and a delete."""
-    table = HudiTable(spark, path, key="id", ordering="ts")
+    table = HudiTable(spark, path, key="id", ordering="ts", version=version)
 
     def commit(rows, operation="upsert"):
         table.write(spark.createDataFrame(rows, SIMPLE), operation)
@@ -75,7 +76,7 @@ def typed_rows(numbers, ts):
     return [_typed_row(i, REGIONS[i % len(REGIONS)], ts) for i in numbers]
 
 
-def build_partitioned(spark, path):
+def build_partitioned(spark, path, version=9):
     """Two partition columns, hive style and url encoded, every type, a schema that grows."""
     table = HudiTable(
         spark,
@@ -83,7 +84,12 @@ def build_partitioned(spark, path):
         key="id",
         partition=["region", "kind"],
         ordering="ts",
-        extra={"hoodie.datasource.write.partitionpath.urlencode": "true"},
+        extra={
+            "hoodie.datasource.write.partitionpath.urlencode": "true",
+            # Before version 9 Hudi asks whether a key of one column is encoded as older releases did.
+            "hoodie.write.complex.keygen.validation.enable": "false",
+        },
+        version=version,
     )
     table.write(spark.createDataFrame(typed_rows(range(9), 1), PARTITIONED), "insert")
 
@@ -98,16 +104,19 @@ def build_partitioned(spark, path):
     return table
 
 
-def build_replace(spark, path):
+BY_REGION = "id string, region string, score long, ts long"
+
+
+def region(name, ids, ts):
+    return [(f"{name}{i}", name, i * ts, ts) for i in ids]
+
+
+def build_replace(spark, path, version=9):
     """Insert, upsert, overwrite of one partition, clustering, one more upsert."""
-    table = HudiTable(spark, path, key="id", partition=["region"], ordering="ts")
-    columns = "id string, region string, score long, ts long"
+    table = HudiTable(spark, path, key="id", partition=["region"], ordering="ts", version=version)
 
     def commit(rows, operation="upsert", **options):
-        table.write(spark.createDataFrame(rows, columns), operation, options=options)
-
-    def region(name, ids, ts):
-        return [(f"{name}{i}", name, i * ts, ts) for i in ids]
+        table.write(spark.createDataFrame(rows, BY_REGION), operation, options=options)
 
     commit(region("a", range(4), 1) + region("b", range(4), 1) + region("c", range(4), 1), "insert")
     commit(region("a", [1], 2) + region("b", [2, 9], 2))
@@ -130,7 +139,7 @@ def build_pending(spark, path):
     return table
 
 
-def build_archived(spark, path):
+def build_archived(spark, path, version=9):
     """Fourteen commits of which most are in the timeline's history, and old files cleaned."""
     table = HudiTable(
         spark,
@@ -146,6 +155,7 @@ def build_archived(spark, path):
             # History files are merged early, so that two levels of them exist.
             "hoodie.timeline.compaction.batch.size": "3",
         },
+        version=version,
     )
     for ts in range(1, 15):
         rows = [(f"k{i}", f"name {i}", i * ts, ts) for i in {ts % 3, ts % 5, 5 + ts}]
@@ -153,10 +163,62 @@ def build_archived(spark, path):
     return table
 
 
+def build_hole(spark, path):
+    """Five commits by region. A clustering is planned after the second and never runs, which
+    holds nobody up; the fourth never completed, and readers by request stop before it."""
+    table = HudiTable(spark, path, key="id", partition=["region"], ordering="ts", version=6)
+
+    def commit(name, ts, **options):
+        table.write(spark.createDataFrame(region(name, range(3), ts), BY_REGION), options=options)
+
+    commit("a", 1)
+    commit("b", 2, **{"hoodie.clustering.schedule.inline": "true", "hoodie.clustering.async.max.commits": "1"})
+    for ts, name in enumerate(["c", "d", "e"], start=3):
+        commit(name, ts)
+    hole = [i for i in table.instants() if i.action == "commit"][3]
+    Path(path, ".hoodie", f"{hole.requested}.commit").unlink()
+    return table
+
+
+def before_the_hole(table):
+    """Requested time of the last commit that a reader by request may deliver."""
+    hole = [requested for requested, action, _ in table.pending_instants() if action == "commit"][0]
+    return max(i.requested for i in table.instants() if i.operation and i.requested < hole)
+
+
+def build_upgraded(spark, path):
+    """Written as version 6, archived and all, then brought to version 9 by a later write."""
+    table = build_archived(spark, path, version=6)
+    table.upgrade(9)
+    for ts in range(15, 18):
+        rows = [(f"k{i}", f"name {i}", i * ts, ts) for i in {ts % 3, ts % 5, 5 + ts}]
+        table.write(spark.createDataFrame(rows, SIMPLE))
+    return table
+
+
+def build_upgraded_metadata(spark, path):
+    """Written as version 6 with a metadata table, then brought to version 9."""
+    table = build_updates(spark, path, version=6)
+    table.upgrade(9)
+    for ts in (7, 8):
+        table.write(spark.createDataFrame([("k1", "name 1", 100 * ts, ts), (f"n{ts}", "new", ts, ts)], SIMPLE))
+    return table
+
+
 BUILDERS = {
+    "cow_v6_updates": functools.partial(build_updates, version=6),
+    "cow_v6_partitioned": functools.partial(build_partitioned, version=6),
+    "cow_v6_replace": functools.partial(build_replace, version=6),
+    "cow_v6_archived": functools.partial(build_archived, version=6),
+    "cow_v6_pending": build_hole,
+    "cow_v6_upgraded": build_upgraded,
+    "cow_v6_upgraded_metadata": build_upgraded_metadata,
     "cow_v9_updates": build_updates,
     "cow_v9_partitioned": build_partitioned,
     "cow_v9_replace": build_replace,
     "cow_v9_pending": build_pending,
     "cow_v9_archived": build_archived,
 }
+
+# Tables whose pending instant holds readers up, and up to where they may read.
+BLOCKED = {"cow_v6_pending": before_the_hole}

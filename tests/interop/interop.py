@@ -270,6 +270,11 @@ class Interop(unittest.TestCase):
     def test_shipped_archived(self):
         self.shipped_table("cow_v9_archived")
 
+    def test_shipped_tables_of_version_six(self):
+        for name in ("updates", "partitioned", "replace", "archived", "upgraded"):
+            with self.subTest(name):
+                self.shipped_table(f"cow_v6_{name}")
+
     # -- an object store ------------------------------------------------------------------
 
     def test_sources_and_target_in_an_s3_store(self):

@@ -3,8 +3,8 @@
 
     eval "$(tests/interop/setup.sh)" && "$INTEROP_PYTHON" tests/interop/make_fixtures.py [name ...]
 
-Names are `demo` and those of the tables; none means all. Needed only when a fixture
-changes: what it writes is committed.
+Names are `demo`, those of the tables and those of `PUBLIC`; none means all. Needed only
+when a fixture changes: what it writes is committed.
 """
 
 import json
@@ -16,9 +16,16 @@ from pathlib import Path
 import fixture_demo
 import fixture_tables
 from rows import plain_spark
-from sparkhudi import BEGINNING, start_session
+from sparkhudi import BEGINNING, HudiTable, start_session
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+# Tables under `hudi` that others wrote: only what Spark reads in them is written.
+PUBLIC = [
+    "cow_v6_nonpartitioned",
+    "cow_v6_simplekeygen_nonhivestyle",
+    "cow_v6_simplekeygen_nonhivestyle_overwritetable",
+]
 
 # Kept in the oracles of the meta columns: the others hold file names.
 HIDDEN = ("_hoodie_commit_seqno", "_hoodie_file_name")
@@ -44,7 +51,7 @@ def pack(folders, archive):
 def oracle(table):
     """What Spark says about a table: snapshot, instants, and each single-commit window."""
     archived = table.archived_instants()
-    instants = sorted(archived + table.instants(), key=lambda i: i.completed)
+    instants = sorted(archived + table.instants(), key=table.time_of)
     snapshot = table.snapshot()
     return {
         "schema": json.loads(snapshot.schema.json()),
@@ -63,23 +70,30 @@ def oracle(table):
             {"requested": requested, "action": action, "state": state}
             for requested, action, state in table.pending_instants()
         ],
-        "windows": windows(table, [i for i in instants if i.operation]),
+        "windows": windows(table, [i for i in instants if i.operation], archived),
     }
 
 
-def windows(table, writes):
-    """Spark's incremental query over (previous completion, this completion] of each write."""
+def windows(table, writes, archived):
+    """Spark's incremental query over (previous write, this write] of each write."""
     found = []
     begin = BEGINNING
     for write in writes:
-        window = {"begin": begin, "end": write.completed, "operationType": write.operation}
+        end = table.time_of(write)
+        window = {"begin": begin, "end": end, "operationType": write.operation}
+        if table.is_by_request() and write in archived:
+            # Spark says nothing and returns no row.
+            window["rows"], window["error"] = None, "archived"
+            found.append(window)
+            begin = end
+            continue
         try:
-            window["rows"] = plain_spark(table.incremental(begin, write.completed), HIDDEN)
+            window["rows"] = plain_spark(table.incremental(begin, end), HIDDEN)
         except Exception as error:  # Spark refuses windows whose files were cleaned.
             window["rows"] = None
             window["error"] = reason(error).replace(table.path, "<table>")
         found.append(window)
-        begin = write.completed
+        begin = end
     return found
 
 
@@ -113,11 +127,23 @@ def make_table(spark, work, name):
     table = fixture_tables.BUILDERS[name](spark, work / name)
     target = FIXTURES / "tables"
     pack([work / name], target / f"{name}.zip")
-    write_json(target / f"{name}.expected.json", oracle(table))
+    expected = oracle(table)
+    if name in fixture_tables.BLOCKED:
+        end = fixture_tables.BLOCKED[name](table)
+        expected["blocked"] = {"end": end, "rows": plain_spark(table.as_of(end), HIDDEN)}
+    write_json(target / f"{name}.expected.json", expected)
+
+
+def read_public(spark, work, name):
+    with zipfile.ZipFile(FIXTURES / "hudi" / f"{name}.zip") as archive:
+        archive.extractall(work)
+    [properties] = [p for p in work.glob("*/.hoodie/hoodie.properties") if "__MACOSX" not in p.parts]
+    table = HudiTable(spark, properties.parent.parent, metadata=False, version=6)
+    write_json(FIXTURES / "hudi" / f"{name}.expected.json", oracle(table))
 
 
 def main(names):
-    known = ["demo", *fixture_tables.BUILDERS]
+    known = ["demo", *fixture_tables.BUILDERS, *PUBLIC]
     unknown = set(names) - set(known)
     if unknown:
         sys.exit(f"unknown fixture {sorted(unknown)}; known: {', '.join(known)}")
@@ -126,6 +152,8 @@ def main(names):
         with tempfile.TemporaryDirectory() as work:
             if name == "demo":
                 make_demo(spark, Path(work))
+            elif name in PUBLIC:
+                read_public(spark, Path(work), name)
             else:
                 make_table(spark, Path(work), name)
     spark.stop()

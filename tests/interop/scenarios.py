@@ -94,7 +94,7 @@ class Scenario:
         frames, moved = {}, {}
         for name, table in self.sources.items():
             frames.update(window_frames(self.spark, name, table, self._cursors.get(name)))
-            moved[name] = table.last_write().completed
+            moved[name] = table.time_of(table.last_write())
         with views(self.spark, **frames):
             batch = self.spark.sql(render(self.sql))
             self.schema = batch.schema

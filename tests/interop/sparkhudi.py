@@ -66,19 +66,24 @@ def start_session(app_name):
 
 
 class HudiTable:
-    """One table of version 9 written, read and inspected through Spark."""
+    """One table of version 9, or of an older one, written, read and inspected through Spark."""
 
-    def __init__(self, spark, path, key=None, partition=(), ordering=None, metadata=True, extra=None):
+    def __init__(
+        self, spark, path, key=None, partition=(), ordering=None, metadata=True, extra=None, version=9
+    ):
         self.spark = spark
         self.path = str(path)
         self.metadata = metadata
+        self.version = version
         self._options = self._write_options(key, list(partition), ordering)
         self._options.update(extra or {})
 
     def _write_options(self, key, partition, ordering):
         options = {
             "hoodie.table.name": Path(self.path).name,
-            "hoodie.write.table.version": "9",
+            "hoodie.write.table.version": str(self.version),
+            # Only a writer of a newer version may change the table's.
+            "hoodie.write.auto.upgrade": "false",
             "hoodie.table.timeline.timezone": "UTC",
             "hoodie.datasource.write.hive_style_partitioning": "true",
             "hoodie.datasource.write.partitionpath.field": ",".join(partition),
@@ -96,8 +101,24 @@ class HudiTable:
         if key:
             options["hoodie.datasource.write.recordkey.field"] = key
         if ordering:
-            options["hoodie.table.ordering.fields"] = ordering
+            name = "hoodie.table.ordering.fields" if self.version > 8 else "hoodie.datasource.write.precombine.field"
+            options[name] = ordering
         return options
+
+    def upgrade(self, version):
+        """The next write brings the table to this version."""
+        self.version = version
+        self._options["hoodie.write.table.version"] = str(version)
+        self._options["hoodie.write.auto.upgrade"] = "true"
+
+    def time_of(self, instant):
+        """Where an instant stands in the order of incremental reads: tables before version 8
+        have no completion times."""
+        return instant.requested if self.is_by_request() else instant.completed
+
+    def is_by_request(self):
+        """Whether the table, as it is now, knows no completion times."""
+        return int(self.properties()["hoodie.table.version"]) < 8
 
     def write(self, rows, operation="upsert", options=None):
         """Commits a DataFrame; `options` are added to those of the table."""
@@ -113,8 +134,12 @@ class HudiTable:
         reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(enabled).lower())
         return reader.load(self.path)
 
+    def as_of(self, instant):
+        """The whole table as of a requested time."""
+        return self.spark.read.format("hudi").option("as.of.instant", instant).load(self.path)
+
     def incremental(self, begin, end=None, metadata=None):
-        """Rows written by instants that completed in (begin, end], or an error if files of
+        """Rows written by instants in (begin, end] of :meth:`time_of`, or an error if files of
         theirs are gone: without the last option Spark would silently read today's table and
         return only those rows that nobody changed since."""
         enabled = self.metadata if metadata is None else metadata
@@ -124,6 +149,8 @@ class HudiTable:
             .option("hoodie.datasource.query.type", "incremental")
             .option("hoodie.datasource.read.begin.instanttime", begin)
             .option("hoodie.datasource.read.incr.fallback.fulltablescan.enable", "false")
+            # Up to the first pending instant, as Hudi Streamer reads tables before version 8.
+            .option("hoodie.read.timeline.holes.resolution.policy", "BLOCK")
         )
         if end:
             reader = reader.option("hoodie.datasource.read.end.instanttime", end)
@@ -153,9 +180,9 @@ class HudiTable:
         return builder.setConf(storage_conf).setBasePath(self.path).build()
 
     def instants(self):
-        """Completed instants of the active timeline, oldest completion first."""
+        """Completed instants of the active timeline, in the order of incremental reads."""
         timeline = self.meta_client().getActiveTimeline()
-        return _read_instants(timeline)
+        return sorted(_read_instants(timeline), key=self.time_of)
 
     def last_write(self):
         """The newest instant that wrote rows: table services are no news to a reader."""

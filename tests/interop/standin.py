@@ -36,7 +36,7 @@ class StandIn:
             table = HudiTable(self.spark, folder / source["path"])
             name = source["name"]
             frames.update(window_frames(self.spark, name, table, cursors.get(name)))
-            moved[name] = table.last_write().completed
+            moved[name] = table.time_of(table.last_write())
         if moved == cursors:
             return {"outcome": "NO_NEW_DATA"}
         sql = pipeline["transform"][0]["sql"]

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tributary_api::coordinator::{BatchStatus, RunRequest};
+use tributary_api::coordinator::BatchStatus;
+use tributary_types::Outcome;
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{Outcome, RequestId};
 
-use crate::support::{Lake, checkpoints, enriched, pipeline, roles, run, value_table, values};
+use crate::support::{Lake, checkpoints, enriched, pipeline, request_of, roles, run, value_table, values};
 
 /// A pipeline over the demo with another SQL.
 fn with_sql(lake: &Lake, sql: &str) -> Pipeline {
@@ -40,8 +40,7 @@ async fn several_sources_without_sql_are_refused() {
     let lake = Lake::demo(1);
     let mut pipeline = enriched(&lake);
     pipeline.transforms.clear();
-    let request = RunRequest { pipeline, request: RequestId::new("r").unwrap(), allow_empty: false };
-    let refused = roles().coordinator.run_batch(request).await.unwrap_err().to_string();
+    let refused = roles().coordinator.run_batch(request_of(&pipeline, "r")).await.unwrap_err().to_string();
     assert!(refused.contains("2 sources and no SQL"), "{refused}");
 }
 

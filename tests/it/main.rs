@@ -3,11 +3,17 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod archived;
+mod cancelling;
 mod crashes;
 mod errors;
+mod history;
 mod kills;
 mod main_job;
 mod roles_apart;
 mod services;
+mod several;
 mod shared_store;
 mod support;
+mod vanishing;
+mod version_six;

@@ -280,10 +280,19 @@ async fn aligned_windows_end_at_one_ceiling() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_metadata_table_that_spark_wrote_lists_what_the_directories_hold() {
     let lake = Lake::demo(2);
-    for name in ["cow_v9_updates", "cow_v9_partitioned", "cow_v9_replace"] {
+    let tables = [
+        "cow_v9_updates",
+        "cow_v9_partitioned",
+        "cow_v9_replace",
+        "cow_v6_updates",
+        "cow_v6_partitioned",
+        "cow_v6_replace",
+        "cow_v6_upgraded_metadata",
+    ];
+    for name in tables {
         tributary_testkit::unpack_zip(&fixtures().join(format!("tables/{name}.zip")), lake.dir());
     }
-    for name in ["orders", "cow_v9_updates", "cow_v9_partitioned", "cow_v9_replace"] {
+    for name in tables.into_iter().chain(["orders"]) {
         let (storage, config, timeline) = open(&lake.path(name)).await;
         assert!(config.metadata_partitions().contains(&"files".to_string()), "{name} has a metadata table");
         // Asked directly: the planner would fall back to directories and hide a failure.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use futures::TryStreamExt as _;
-use tributary_api::coordinator::{BatchStatus, Coordinator, RunRequest};
+use tributary_api::coordinator::{BatchStatus, Coordinator};
 use tributary_rpc::{CoordinatorClient, connect_lazily};
 use tributary_server::cli::{self, Cli};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{Code, Outcome, RequestId, Retry};
+use tributary_types::{Code, Outcome, Retry};
 
-use crate::support::{Lake, assert_sound, enriched, json_rows, roles, rows, run};
+use crate::support::{Lake, assert_sound, enriched, json_rows, request_of, roles, rows, run};
 
 const ARGUMENTS: &str = "TRIBUTARY_TEST_ARGUMENTS";
 
@@ -92,7 +92,12 @@ impl Cluster {
         let checkpoint = Process::start(&["--roles", "checkpoint", "--data-dir", &data]);
         let merge =
             Process::start(&["--roles", "merge", "--timeline-address", &timeline.url, "--writer-address", &writer.url]);
-        let coordinator = Process::start(&[
+        let coordinator = Cluster::start_coordinator([&timeline, &checkpoint, &merge]);
+        Cluster { timeline, writer, checkpoint, merge, coordinator }
+    }
+
+    fn start_coordinator([timeline, checkpoint, merge]: [&Process; 3]) -> Process {
+        Process::start(&[
             "--roles",
             "coordinator",
             "--timeline-address",
@@ -101,8 +106,7 @@ impl Cluster {
             &checkpoint.url,
             "--merge-address",
             &merge.url,
-        ]);
-        Cluster { timeline, writer, checkpoint, merge, coordinator }
+        ])
     }
 
     fn coordinator(&self) -> CoordinatorClient {
@@ -111,9 +115,7 @@ impl Cluster {
 }
 
 async fn run_on(coordinator: &dyn Coordinator, pipeline: &Pipeline, request: &str) -> BatchStatus {
-    let request = RequestId::new(request).unwrap();
-    let started =
-        coordinator.run_batch(RunRequest { pipeline: pipeline.clone(), request, allow_empty: false }).await.unwrap();
+    let started = coordinator.run_batch(request_of(pipeline, request)).await.unwrap();
     let mut watch = coordinator.watch_batch(&started.name).await.unwrap();
     watch.wait_for(|status| status.outcome.is_some()).await.unwrap().clone()
 }
@@ -183,4 +185,29 @@ async fn a_role_that_is_down_is_named_and_the_batch_succeeds_once_it_is_back() {
         assert!(error.message.contains(&process.url), "{}", error.message);
     }
     assert_sound(&lake.path("out"), "orders_enriched").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_a_kill_of_the_coordinator_cut_off_is_found_out_after_its_restart() {
+    let lake = Lake::demo(1);
+    let mut cluster = Cluster::start(lake.dir());
+    let coordinator = cluster.coordinator();
+    let pipeline = enriched(&lake);
+    let started = coordinator.run_batch(request_of(&pipeline, "cut-off")).await.unwrap();
+    // Whatever it was doing by then.
+    cluster.coordinator.kill();
+    cluster.coordinator = Cluster::start_coordinator([&cluster.timeline, &cluster.checkpoint, &cluster.merge]);
+    let coordinator = cluster.coordinator();
+    let found = coordinator.get_batch(&started.name).await.unwrap();
+    let committed = crate::support::has_table(&lake.path("out"))
+        && !crate::support::checkpoints(&lake.path("out"), "orders_enriched").await.is_empty();
+    let expected = if committed { Outcome::Committed } else { Outcome::Failed };
+    assert_eq!(found.outcome, Some(expected), "{:?}", found.error);
+    assert_eq!(coordinator.list_batches(None, 10).await.unwrap(), [found]);
+    let again = run_on(&coordinator, &pipeline, "cut-off").await;
+    assert_eq!(again.outcome, Some(Outcome::Committed), "{:?}", again.error);
+    assert_eq!(crate::support::checkpoints(&lake.path("out"), "orders_enriched").await.len(), 1);
+    assert_sound(&lake.path("out"), "orders_enriched").await;
+    let shown = coordinator.get_batch(&started.name).await.unwrap();
+    assert!(shown.asked_by.ends_with("from 127.0.0.1"), "{}", shown.asked_by);
 }

@@ -10,16 +10,16 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tributary_api::coordinator::{BatchStatus, RunRequest};
-use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Views};
+use tributary_api::timeline::{PlanRequest, ReadRequest};
 use tributary_hudi::target::metadata_timeline;
 use tributary_hudi::{Action, CommitMetadata, Stores, SystemStores, TableConfig, Timeline, find_archived_metadata};
 use tributary_rpc::{CheckpointClient, CoordinatorClient, MergeClient, TimelineClient, WriterClient};
 use tributary_server::bench::source::SourceTable;
-use tributary_server::embedded::{Embedded, Settings, embed};
+use tributary_server::embedded::{CoordinatorSettings, Embedded, Settings, embed};
 use tributary_server::roles::{Elsewhere, Parts, Role, host};
 use tributary_server::serve::Options;
-use tributary_store::MemoryStore;
-use tributary_types::pipeline::{OnLate, Pipeline};
+use tributary_store::{KeyValue, MemoryStore};
+use tributary_types::pipeline::Pipeline;
 use tributary_types::{
     Checkpoint, Clock, InstantTime, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
 };
@@ -88,18 +88,37 @@ pub(crate) fn roles() -> Embedded {
 
 /// All roles over some stores.
 pub(crate) fn roles_over(stores: Arc<dyn Stores>) -> Embedded {
-    roles_at(stores, Arc::new(SystemClock))
+    roles_with(stores, Arc::new(MemoryStore::default()), |_| {})
 }
 
 /// All roles over some stores, by a clock.
 pub(crate) fn roles_at(stores: Arc<dyn Stores>, clock: Arc<dyn Clock>) -> Embedded {
+    roles_of(stores, Arc::new(MemoryStore::default()), clock, |_| {})
+}
+
+/// All roles over some stores, with records in `store` and changed settings of the coordinator.
+pub(crate) fn roles_with(
+    stores: Arc<dyn Stores>,
+    store: Arc<dyn KeyValue>,
+    change: impl FnOnce(&mut CoordinatorSettings),
+) -> Embedded {
+    roles_of(stores, store, Arc::new(SystemClock), change)
+}
+
+fn roles_of(
+    stores: Arc<dyn Stores>,
+    store: Arc<dyn KeyValue>,
+    clock: Arc<dyn Clock>,
+    change: impl FnOnce(&mut CoordinatorSettings),
+) -> Embedded {
     let settings = Settings {
         coordinator: tributary_server::embedded::coordinator_settings(|settings| {
             settings.commit_pause = std::time::Duration::from_millis(1);
+            change(settings);
         }),
         ..Settings::default()
     };
-    let parts = Parts { stores, store: Arc::new(MemoryStore::default()), clock, entropy: Arc::new(SystemEntropy) };
+    let parts = Parts { stores, store, clock, entropy: Arc::new(SystemEntropy) };
     if std::env::var("TRIBUTARY_TEST_ROLES").is_ok_and(|roles| roles == "apart") {
         return spread(parts, settings);
     }
@@ -110,7 +129,7 @@ pub(crate) fn roles_at(stores: Arc<dyn Stores>, clock: Arc<dyn Clock>) -> Embedd
 pub(crate) fn spread(parts: Parts, settings: Settings) -> Embedded {
     let start = |role: Role, elsewhere: &Elsewhere| {
         let hosted = host(&[role], elsewhere, &parts, settings.clone()).unwrap();
-        let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None };
+        let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() };
         let starting = tributary_server::serve::start(hosted, options);
         let server = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(starting)).unwrap();
         let url = format!("http://{}", server.address());
@@ -159,34 +178,22 @@ pub(crate) fn enriched(lake: &Lake) -> Pipeline {
     }))
 }
 
+/// Asks for one batch.
+pub(crate) fn request_of(pipeline: &Pipeline, request: &str) -> RunRequest {
+    let request = RequestId::new(request).unwrap();
+    RunRequest { pipeline: pipeline.clone(), request, allow_empty: false, asked_by: "a test".to_string() }
+}
+
 /// Runs one batch to its end.
 pub(crate) async fn run(roles: &Embedded, pipeline: &Pipeline, request: &str) -> BatchStatus {
-    let request = RequestId::new(request).unwrap();
-    let started = roles
-        .coordinator
-        .run_batch(RunRequest { pipeline: pipeline.clone(), request, allow_empty: false })
-        .await
-        .unwrap();
+    let started = roles.coordinator.run_batch(request_of(pipeline, request)).await.unwrap();
     let mut watch = roles.coordinator.watch_batch(&started.name).await.unwrap();
     watch.wait_for(|status| status.outcome.is_some()).await.unwrap().clone()
 }
 
 /// All rows of a table as JSON text, sorted.
 pub(crate) async fn rows(roles: &Embedded, url: &str) -> Vec<String> {
-    let request = PlanRequest {
-        source: SourceName::new("table").unwrap(),
-        url: url.to_string(),
-        begin: Begin::Snapshot,
-        lookup: true,
-        num_instants: usize::MAX,
-        ceiling_millis: None,
-        pinned_end: None,
-        fingerprint: None,
-        recent: Vec::new(),
-        on_late: OnLate::Deliver,
-        views: Views { end: true, ..Views::default() },
-        meta_columns: false,
-    };
+    let request = PlanRequest::whole_table(SourceName::new("table").unwrap(), url);
     let plan = roles.timeline.plan(request).await.unwrap();
     let relation = plan.at_end.unwrap();
     let mut batches = Vec::new();
@@ -243,6 +250,29 @@ async fn commits(stores: &dyn Stores, url: &str) -> Vec<(InstantTime, CommitMeta
         found.push((instant.requested.clone(), metadata));
     }
     found
+}
+
+/// Whether there is a table at `url`.
+pub(crate) fn has_table(url: &str) -> bool {
+    Path::new(url).join(".hoodie/hoodie.properties").exists()
+}
+
+/// Changes the cursors in the newest commit of a pipeline, where they stand.
+pub(crate) async fn rewrite_checkpoint(url: &str, pipeline: &str, change: impl FnOnce(&mut Checkpoint)) {
+    let pipeline = PipelineName::new(pipeline).unwrap();
+    let key = checkpoint_key(&pipeline);
+    let (storage, _, timeline) = open(url).await;
+    for instant in timeline.completed_writes().into_iter().rev() {
+        let path = timeline.completed_path(instant).unwrap();
+        let mut metadata = CommitMetadata::decode(&path, &storage.read(&path).await.unwrap()).unwrap();
+        let Some(text) = metadata.extra.get(&key) else { continue };
+        let mut checkpoint = Checkpoint::from_json(&pipeline, &instant.requested, text).unwrap();
+        change(&mut checkpoint);
+        metadata.extra.insert(key, checkpoint.to_json());
+        storage.put(&path, metadata.encode().unwrap()).await.unwrap();
+        return;
+    }
+    panic!("{pipeline} has no commit in {url}");
 }
 
 pub(crate) async fn open(url: &str) -> (tributary_hudi::Storage, TableConfig, Timeline) {

@@ -37,6 +37,7 @@ LAYERS = {
 OWNERS = {
     "hudi-core": ["hudi"],
     "hudi-datafusion": ["hudi"],
+    "apache-avro": ["hudi"],
     "sled": ["store"],
     # The engine is merge's alone; the writer may evaluate expressions to fold rows.
     "datafusion-physical-expr*": ["merge", "writer"],

@@ -3,11 +3,10 @@
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::{
-    Checkpoint, CheckpointError, Code, Fault, InstantTime, Outcome, PipelineName, RequestId, Retry, Window,
-};
+use tributary_types::{Checkpoint, CheckpointError, Code, Fault, InstantTime, PipelineName, RequestId, Retry};
 
 use crate::BoxedError;
+use crate::coordinator::BatchStatus;
 
 /// Finds and keeps cursors. The target's timeline is the truth; what this role stores is a cache of it and the
 /// history of batches, and can be lost.
@@ -17,11 +16,20 @@ pub trait Checkpoints: Send + Sync {
     /// cache, which is repaired where it disagrees. Safe to repeat.
     async fn resolve(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error>;
 
-    /// Keeps the record of a finished batch. Safe to repeat: a record replaces the one of the same batch.
+    /// The commit of `pipeline` in the table at `target` that answered `request`, as its timeline says; `None` when no
+    /// commit there carries the id. Safe to repeat.
+    async fn find_commit(
+        &self,
+        pipeline: &PipelineName,
+        target: &str,
+        request: &RequestId,
+    ) -> Result<Option<CommitFound>, Error>;
+
+    /// Keeps the record of a batch, running or over. Safe to repeat: a record replaces the one of the same batch.
     async fn record(&self, record: BatchRecord) -> Result<(), Error>;
 
-    /// The newest batches of `pipeline`, newest first, at most `limit`.
-    async fn history(&self, pipeline: &PipelineName, limit: usize) -> Result<Vec<BatchRecord>, Error>;
+    /// The newest batches, newest first, of one pipeline or of all, at most `limit`.
+    async fn history(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchRecord>, Error>;
 
     /// The record of one request, if it is still kept.
     async fn find_request(&self, pipeline: &PipelineName, request: &RequestId) -> Result<Option<BatchRecord>, Error>;
@@ -51,31 +59,28 @@ pub struct CursorCommit {
     pub checkpoint: Checkpoint,
 }
 
-/// What is remembered of a batch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchRecord {
-    /// Name of the batch.
-    pub name: String,
-    /// Its pipeline.
-    pub pipeline: PipelineName,
-    /// The caller's id.
-    pub request: RequestId,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// Requested time of its commit.
-    pub instant: Option<InstantTime>,
-    /// Completion time of its commit.
+/// A commit that answered a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitFound {
+    /// Requested time of the commit.
+    pub instant: InstantTime,
+    /// Its completion time; `None` when it is not on the active timeline any more.
     pub completed: Option<InstantTime>,
-    /// What it read of each source.
-    pub windows: Vec<(String, Window)>,
-    /// Rows that reached the target.
-    pub rows: u64,
-    /// When it started, milliseconds since the epoch.
-    pub started_millis: i64,
-    /// How long it took, in milliseconds.
-    pub took_millis: u64,
-    /// Why it did not commit.
-    pub error: Option<String>,
+    /// Sequence number of the cursors in it, where the commit itself was found.
+    pub seq: Option<u64>,
+}
+
+/// What is remembered of a batch. Its windows are the cursors before it and, where it committed, after it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BatchRecord {
+    /// The batch. Without an outcome: it ran when the record was made.
+    pub status: BatchStatus,
+    /// Base path or URL of its target.
+    pub target: String,
+    /// Fingerprint of the pipeline's definition, so that a request id is not answered for another one.
+    pub definition: String,
+    /// Random name of the process that ran it.
+    pub process: String,
 }
 
 /// Why cursors could not be found or kept.

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{
     BatchName, Code, Fault, InstantTime, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window,
+    with_causes,
 };
 
 use crate::timeline::WindowReport;
@@ -28,6 +29,11 @@ pub trait Coordinator: Send + Sync {
     /// Follows a batch; the last value has stage [`Stage::Done`].
     async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error>;
 
+    /// Cancels a batch that has not begun its commit: it stops, its instant is rolled back, and it ends as
+    /// [`Outcome::Cancelled`]. Answers at once with the batch as it is then; one that commits or is over goes on as it
+    /// is. Safe to repeat.
+    async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, Error>;
+
     /// Shows what the next batch would do. Reads no data file and writes nothing.
     async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error>;
 
@@ -44,6 +50,8 @@ pub struct RunRequest {
     pub request: RequestId,
     /// Commit at the old cursors even if nothing is new.
     pub allow_empty: bool,
+    /// Who asks, for the history: free text.
+    pub asked_by: String,
 }
 
 /// A batch, running or over.
@@ -55,6 +63,8 @@ pub struct BatchStatus {
     pub pipeline: PipelineName,
     /// The caller's id.
     pub request: RequestId,
+    /// Who asked for it.
+    pub asked_by: String,
     /// Where it is.
     pub stage: Stage,
     /// How it ended, once it has.
@@ -168,11 +178,25 @@ pub enum Error {
         /// The id.
         request: RequestId,
     },
-    /// Another batch of the pipeline runs.
-    #[error("batch `{running}` of the pipeline is still running")]
-    Busy {
-        /// It.
-        running: String,
+    /// The request id is older than any that the target still remembers, so it may have been answered.
+    #[error(
+        "request id `{request}` is older than the oldest one that the target remembers, `{oldest}`: whether it was \
+         answered is not known any more, so it is not run. If it was not, ask again with a new id"
+    )]
+    Expired {
+        /// The id.
+        request: RequestId,
+        /// The oldest id that is remembered.
+        oldest: RequestId,
+    },
+    /// The batch was cancelled.
+    #[error("the batch was cancelled")]
+    Cancelled,
+    /// The batch's task ended without an outcome: a bug of ours, or its process ended.
+    #[error("{what}; nothing of it is in the target, and the pipeline's next batch clears what it left: run it again")]
+    Lost {
+        /// What happened.
+        what: String,
     },
     /// The target is not what the pipeline says.
     #[error("target `{url}`: {what}")]
@@ -285,7 +309,9 @@ impl Fault for Error {
             }
             Error::NoBatch { .. } => Code::NotFound,
             Error::RequestReused { .. } => Code::Exists,
-            Error::Busy { .. } => Code::Overloaded,
+            Error::Expired { .. } => Code::Invalid,
+            Error::Cancelled => Code::Cancelled,
+            Error::Lost { .. } => Code::Internal,
             Error::Conflict { .. } => Code::Conflict,
             Error::Unknown { .. } | Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
             Error::Gone { .. } => Code::NotFound,
@@ -301,7 +327,7 @@ impl Fault for Error {
     fn retry(&self) -> Retry {
         match self {
             Error::Unknown { .. } => Retry::ReadBack,
-            Error::Busy { .. } | Error::Store { .. } | Error::Timeout { .. } => Retry::Again,
+            Error::Lost { .. } | Error::Store { .. } | Error::Timeout { .. } => Retry::Again,
             // A run request that got no answer may have started a batch; its id makes asking again safe.
             Error::Unreachable { .. } => Retry::Again,
             Error::Conflict { .. } => Retry::Rebase,
@@ -319,7 +345,9 @@ impl Fault for Error {
             Error::Pipeline { .. } => "PIPELINE_INVALID",
             Error::NoBatch { .. } => "BATCH_NOT_FOUND",
             Error::RequestReused { .. } => "REQUEST_REUSED",
-            Error::Busy { .. } => "PIPELINE_BUSY",
+            Error::Expired { .. } => "REQUEST_EXPIRED",
+            Error::Cancelled => "CANCELLED",
+            Error::Lost { .. } => "BATCH_LOST",
             Error::Target { .. } => "TARGET_MISMATCH",
             Error::Binding { .. } => "BINDING_CHANGED",
             Error::NoStart { .. } => "START_MISSING",
@@ -354,17 +382,11 @@ impl Error {
 
     /// The error as it is told to a caller: the message with all its causes on one line.
     pub fn failure(&self) -> Failure {
-        let mut message = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(current) = cause {
-            let text = current.to_string();
-            // Transparent wrappers repeat their source's text.
-            if !message.ends_with(&text) {
-                message.push_str(": ");
-                message.push_str(&text);
-            }
-            cause = current.source();
+        Failure {
+            code: self.code(),
+            retry: self.retry(),
+            reason: self.reason().to_string(),
+            message: with_causes(self),
         }
-        Failure { code: self.code(), retry: self.retry(), reason: self.reason().to_string(), message }
     }
 }

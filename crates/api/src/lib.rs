@@ -12,5 +12,7 @@ pub mod timeline;
 pub mod writer;
 
 mod rows;
+mod stop;
 
 pub use rows::{BoxedError, RowError, RowStream, boxed_error};
+pub use stop::{Stop, StopSource};

@@ -9,7 +9,7 @@ use tributary_types::{Code, Fault, MemoryBudget, Retry, SourceName};
 
 use crate::timeline::{Relation, Views};
 use crate::writer::{self, StageRequest, Staged};
-use crate::{BoxedError, RowError};
+use crate::{BoxedError, RowError, Stop};
 
 /// Runs the SQL of a batch. It pulls the splits from the timeline role and pushes the result to the writer role, so
 /// that no row passes through whoever asks.
@@ -22,7 +22,8 @@ pub trait Merge: Send + Sync {
     /// here. Reads nothing.
     async fn check(&self, request: CheckRequest) -> Result<Checked, Error>;
 
-    /// Runs the SQL over the pinned relations and stages its rows.
+    /// Runs the SQL over the pinned relations and stages its rows. Whatever it answers, nothing of it is under way any
+    /// more then; [`Error::Stopped`] acknowledges [`MergeLimits::stop`].
     async fn run(&self, request: MergeRequest) -> Result<Merged, Error>;
 }
 
@@ -98,6 +99,8 @@ pub struct MergeLimits {
     pub timeout: Duration,
     /// Partitions a query runs in.
     pub parallelism: usize,
+    /// Says when to stop.
+    pub stop: Stop,
 }
 
 /// A finished merge.
@@ -169,6 +172,9 @@ pub enum Error {
         /// The engine's message.
         message: String,
     },
+    /// It was told to stop, and has: nothing of it is under way any more.
+    #[error("the merge was stopped before it was done")]
+    Stopped,
     /// The role itself could not be reached.
     #[error("the merge role did not answer while {doing}")]
     Unreachable {
@@ -198,6 +204,7 @@ impl Fault for Error {
             }
             Error::Limit { limit: "time", .. } => Code::Timeout,
             Error::Limit { .. } | Error::Memory { .. } => Code::Overloaded,
+            Error::Stopped => Code::Cancelled,
             Error::Rows(error) => error.code(),
             Error::Writer(error) => error.code(),
             Error::Unreachable { .. } => Code::Unavailable,
@@ -225,6 +232,7 @@ impl Fault for Error {
             Error::Rows(error) => error.reason(),
             Error::Writer(error) => error.reason(),
             Error::Execution { .. } => "QUERY_FAILED",
+            Error::Stopped => "STOPPED",
             Error::Unreachable { .. } => "ROLE_UNREACHABLE",
             Error::Other { .. } => "OTHER",
         }

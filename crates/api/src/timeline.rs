@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::pipeline::{OnLate, TableType};
+use tributary_types::pipeline::{OnHole, OnLate, TableType};
 use tributary_types::{Code, Cursor, Fault, InstantTime, Retry, SourceName, Zone};
 
 use crate::predicate::Predicate;
@@ -61,7 +61,7 @@ pub struct TableInfo {
 pub struct InstantFact {
     /// Requested time, which is what `_hoodie_commit_time` holds.
     pub requested: InstantTime,
-    /// Completion time.
+    /// Completion time; on tables of version 6, which have none, the requested time again.
     pub completed: InstantTime,
     /// `commit`, `replacecommit`, …
     pub action: String,
@@ -104,7 +104,8 @@ pub struct PlanRequest {
     pub lookup: bool,
     /// At most this many data commits, ties included.
     pub num_instants: usize,
-    /// Nothing that completed after this time (milliseconds since the epoch, UTC) is in the window.
+    /// Nothing that completed after this time (milliseconds since the epoch, UTC) is in the window. Tables of version 6
+    /// measure it by requested time.
     pub ceiling_millis: Option<i64>,
     /// End exactly here: the plan of a batch that is planned again after its files moved.
     pub pinned_end: Option<Cursor>,
@@ -114,10 +115,43 @@ pub struct PlanRequest {
     pub recent: Vec<InstantTime>,
     /// What to do with late ones.
     pub on_late: OnLate,
+    /// What to do when completed commits follow a pending one, on tables of version 6.
+    pub on_hole: OnHole,
     /// Which relations to pin.
     pub views: Views,
     /// Whether relations show the five meta columns.
     pub meta_columns: bool,
+}
+
+impl PlanRequest {
+    /// Asks for the whole table at `url` as of now, for a look at it: `<SNAP:x>` without meta columns.
+    pub fn whole_table(source: SourceName, url: impl Into<String>) -> Self {
+        PlanRequest {
+            lookup: true,
+            views: Views { end: true, ..Views::default() },
+            ..PlanRequest::window(source, url, Begin::Snapshot)
+        }
+    }
+
+    /// Asks for the window of the table at `url` that begins at `begin` and has no limit: `<SRC:x>` without meta
+    /// columns.
+    pub fn window(source: SourceName, url: impl Into<String>, begin: Begin) -> Self {
+        PlanRequest {
+            source,
+            url: url.into(),
+            begin,
+            lookup: false,
+            num_instants: usize::MAX,
+            ceiling_millis: None,
+            pinned_end: None,
+            fingerprint: None,
+            recent: Vec::new(),
+            on_late: OnLate::Deliver,
+            on_hole: OnHole::Block,
+            views: Views { changed: true, ..Views::default() },
+            meta_columns: false,
+        }
+    }
 }
 
 /// The fixed window of one source.
@@ -137,7 +171,8 @@ pub struct SourcePlan {
     pub has_news: bool,
     /// Whether `num_instants` ended the window before the newest commit.
     pub limited: bool,
-    /// Up to when (milliseconds since the epoch, UTC) this listing saw every commit that will ever complete.
+    /// Up to when (milliseconds since the epoch, UTC) this listing saw every commit that will ever complete. On tables
+    /// of version 6 that ends before the earliest pending commit.
     pub frontier_millis: i64,
     /// Instants delivered lately, after this window: goes into the checkpoint.
     pub recent: Vec<InstantTime>,
@@ -212,6 +247,13 @@ pub struct WindowReport {
     pub headroom_instants: usize,
     /// Late instants that were delivered on request.
     pub late_delivered: Vec<InstantTime>,
+    /// Requested time of the commit that the window begins after, where it is known.
+    pub begin_requested: Option<InstantTime>,
+    /// Requested time of the commit that the window ends with, where it is known.
+    pub end_requested: Option<InstantTime>,
+    /// The shared ceiling of an aligned batch is no cut: this table orders its commits by request while another source
+    /// of the batch orders them by completion.
+    pub not_a_cut: bool,
 }
 
 /// Why a table cannot be read so.
@@ -273,8 +315,9 @@ pub enum Error {
     },
     /// Commits after the cursor are archived or cleaned.
     #[error(
-        "source `{source_name}`: commits after cursor {cursor} are no longer readable in `{url}`; the earliest \
-         readable one is {earliest}. Reset the source to `snapshot`, or to {earliest} to accept the gap"
+        "source `{source_name}`: commits after cursor {cursor} are no longer readable in `{url}` (archived or cleaned); \
+         the earliest readable one is {earliest}. Reset the source to `snapshot` to take the whole table, or to {resume} \
+         to go on from there and accept the gap"
     )]
     Stale {
         /// The source.
@@ -283,8 +326,25 @@ pub enum Error {
         url: String,
         /// The cursor.
         cursor: Cursor,
-        /// Earliest instant that can still be read.
+        /// Requested time of the earliest commit that can still be read.
         earliest: String,
+        /// The cursor just before it.
+        resume: String,
+    },
+    /// Completed commits follow a pending one, and the source is not to wait for it.
+    #[error(
+        "source `{source_name}`: {action} {instant} of `{url}` is pending while later commits are complete; wait until it \
+         completes or is rolled back, or set `on_hole = \"block\"` to read up to it"
+    )]
+    Hole {
+        /// The source.
+        source_name: SourceName,
+        /// The table.
+        url: String,
+        /// Requested time of the pending instant.
+        instant: InstantTime,
+        /// What it does.
+        action: String,
     },
     /// A commit completed inside a window that was read already.
     #[error(
@@ -403,7 +463,7 @@ impl Fault for Error {
             | Error::Clock { .. }
             | Error::Beyond { .. }
             | Error::Schema { .. } => Code::Invalid,
-            Error::FileGone { .. } => Code::Conflict,
+            Error::FileGone { .. } | Error::Hole { .. } => Code::Conflict,
             Error::Corrupt { .. } => Code::Corrupt,
             Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
             Error::Other { code, .. } => *code,
@@ -413,7 +473,7 @@ impl Fault for Error {
     fn retry(&self) -> Retry {
         match self {
             Error::FileGone { .. } => Retry::Rebase,
-            Error::Store { .. } | Error::Unreachable { .. } => Retry::Again,
+            Error::Store { .. } | Error::Unreachable { .. } | Error::Hole { .. } => Retry::Again,
             Error::Other { retry, .. } => *retry,
             _ => Retry::Never,
         }
@@ -427,6 +487,7 @@ impl Fault for Error {
             Error::Recreated { .. } => "SOURCE_RECREATED",
             Error::Restored { .. } => "SOURCE_RESTORED",
             Error::Stale { .. } => "CURSOR_STALE",
+            Error::Hole { .. } => "TIMELINE_HOLE",
             Error::Late { .. } => "LATE_INSTANT",
             Error::Clock { .. } => "CURSOR_CLOCK",
             Error::Beyond { .. } => "CURSOR_BEYOND",

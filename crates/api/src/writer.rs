@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tributary_types::pipeline::{OnNullKey, Operation};
 use tributary_types::{Code, Fault, InstantTime, MemoryBudget, MemoryExceeded, Retry};
 
-use crate::{BoxedError, RowError, RowStream};
+use crate::{BoxedError, RowError, RowStream, Stop};
 
 /// Turns rows into files of one pending instant. It never completes an instant and never rolls one back.
 ///
@@ -18,7 +18,8 @@ use crate::{BoxedError, RowError, RowStream};
 #[async_trait]
 pub trait Writer: Send + Sync {
     /// Reads all of `rows` and stages them. On an error everything staged so far is left for the rollback of the
-    /// instant: markers name every file that may exist.
+    /// instant: markers name every file that may exist. Whatever it answers, no operation of it is under way any more
+    /// then; [`Error::Stopped`] acknowledges [`StageRequest::stop`].
     async fn stage(&self, request: StageRequest, rows: RowStream) -> Result<Staged, Error>;
 }
 
@@ -46,10 +47,15 @@ pub struct StageRequest {
     pub on_null_key: OnNullKey,
     /// The newest file slice of every group of the pinned state.
     pub slices: Arc<Vec<TargetSlice>>,
-    /// The batch's memory.
+    /// The batch's memory, which a writer in the same process shares with the query.
     pub budget: MemoryBudget,
+    /// What of it, in bytes, a writer in another process may count by itself: the query goes on counting here, and
+    /// both together must not pass the batch's limit. `None`: all of it.
+    pub share: Option<usize>,
     /// Temporary disk space in bytes.
     pub spill_bytes: u64,
+    /// Says when to stop.
+    pub stop: Stop,
 }
 
 /// How record keys and partition paths are made from a row.
@@ -204,6 +210,9 @@ pub enum Error {
         #[source]
         source: BoxedError,
     },
+    /// It was told to stop, and has: nothing of it is under way any more.
+    #[error("the staging was stopped before it was done")]
+    Stopped,
     /// The role itself could not be reached; what it staged is unknown.
     #[error("the writer role did not answer while {doing}")]
     Unreachable {
@@ -233,6 +242,7 @@ impl Fault for Error {
             }
             Error::Rows(error) => error.code(),
             Error::Memory(_) | Error::Spill { .. } => Code::Overloaded,
+            Error::Stopped => Code::Cancelled,
             Error::Corrupt { .. } => Code::Corrupt,
             Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
             Error::Other { code, .. } => *code,
@@ -261,6 +271,7 @@ impl Fault for Error {
             Error::Spill { .. } => "SPILL_EXCEEDED",
             Error::Corrupt { .. } => "TABLE_CORRUPT",
             Error::Store { .. } => "STORE_UNAVAILABLE",
+            Error::Stopped => "STOPPED",
             Error::Unreachable { .. } => "ROLE_UNREACHABLE",
             Error::Other { .. } => "OTHER",
         }

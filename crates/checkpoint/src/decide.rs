@@ -2,8 +2,8 @@
 //! Which of the target's commits says where a pipeline stands.
 
 use serde::{Deserialize, Serialize};
-use tributary_api::checkpoint::{CursorCommit, Error};
-use tributary_types::{InstantTime, PipelineName};
+use tributary_api::checkpoint::{CommitFound, CursorCommit, Error};
+use tributary_types::{InstantTime, PipelineName, RequestId};
 
 /// What the local store knows of a pipeline in a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,18 @@ pub(crate) fn newest(
         }
     }
     Ok(commits.pop())
+}
+
+/// The commit among `commits` that answered `request`. Newer ones carry the ids of older ones, so the answer may be
+/// known of a commit that is not there any more.
+pub(crate) fn answer_of(commits: &[CursorCommit], request: &RequestId) -> Option<CommitFound> {
+    let instant = commits.iter().find_map(|commit| commit.checkpoint.answered(request))?;
+    let itself = commits.iter().find(|commit| &commit.instant == instant);
+    Some(CommitFound {
+        instant: instant.clone(),
+        completed: itself.and_then(|commit| commit.completed.clone()),
+        seq: itself.map(|commit| commit.checkpoint.seq),
+    })
 }
 
 /// What the local record should be, and what was wrong with it, in words.
@@ -90,6 +102,18 @@ mod tests {
         let commits = vec![commit(2, "20250101000000002"), commit(2, "20250101000000001")];
         let refused = newest(&pipeline(), "t", commits).unwrap_err().to_string();
         assert!(refused.contains("20250101000000001") && refused.contains("20250101000000002"), "{refused}");
+    }
+
+    #[test]
+    fn the_commit_of_a_request_is_known_also_when_only_a_newer_one_is_left() {
+        let (first, mut second) = (commit(1, "20250101000000001"), commit(2, "20250101000000002"));
+        let request = RequestId::new("r").unwrap();
+        assert_eq!(answer_of(&[first.clone()], &request), None);
+        second.checkpoint.remember_request(request.clone(), first.instant.clone());
+        let found = answer_of(&[second.clone()], &request).unwrap();
+        assert_eq!((&found.instant, found.completed, found.seq), (&first.instant, None, None));
+        let found = answer_of(&[second, first.clone()], &request).unwrap();
+        assert_eq!((found.instant, found.seq), (first.instant, Some(1)));
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! known position of each pipeline and its epoch; it is compared with the target at every resolve, repaired where it
 //! disagrees, and can be lost.
 
+mod archive;
 mod decide;
 pub mod metrics;
+mod records;
 mod service;
 mod settings;
 

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The checkpoint role itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tributary_api::boxed_error;
-use tributary_api::checkpoint::{BatchRecord, Checkpoints, CursorCommit, Error, Resolved};
-use tributary_hudi::{CommitMetadata, Instant, Storage, Stores, TableConfig, Timeline, find_archived_metadata};
+use tributary_api::checkpoint::{BatchRecord, Checkpoints, CommitFound, CursorCommit, Error, Resolved};
+use tributary_hudi::{CommitMetadata, Instant, Storage, Stores, TableConfig, Timeline};
 use tributary_store::KeyValue;
-use tributary_types::{Checkpoint, InstantTime, PipelineName, RequestId, checkpoint_key, pipeline_of_key};
+use tributary_types::{Checkpoint, Clock, InstantTime, PipelineName, RequestId, pipeline_of_key};
 
-use crate::decide::{Known, newest, repair};
+use crate::archive::archived_writes;
+use crate::decide::{Known, answer_of, newest, repair};
 use crate::metrics;
+use crate::records::{Records, cache_error};
 use crate::settings::Settings;
+
+const POSITIONS: &str = "position/";
 
 /// The checkpoint role.
 pub struct Service {
     stores: Arc<dyn Stores>,
     store: Arc<dyn KeyValue>,
+    records: Records,
+    clock: Arc<dyn Clock>,
     settings: Settings,
     // Cursors of completed commits, which never change: (target, completed file) -> cursor entries.
     remembered: Mutex<HashMap<(String, String), Arc<Cursors>>>,
@@ -27,70 +33,132 @@ pub struct Service {
 /// The cursor entries of one commit: pipeline -> JSON.
 type Cursors = BTreeMap<PipelineName, String>;
 
+/// What a target says of one pipeline.
+struct Read {
+    commits: Vec<CursorCommit>,
+    /// Whether another pipeline has commits there too.
+    shared: bool,
+}
+
 impl Service {
     /// A role that reads targets in `stores` and keeps its records in `store`.
-    pub fn new(stores: Arc<dyn Stores>, store: Arc<dyn KeyValue>, settings: Settings) -> Self {
+    pub fn new(stores: Arc<dyn Stores>, store: Arc<dyn KeyValue>, clock: Arc<dyn Clock>, settings: Settings) -> Self {
         metrics::register();
-        Service { stores, store, settings, remembered: Mutex::new(HashMap::new()) }
+        let records = Records::new(Arc::clone(&store), settings.history, settings.history_age);
+        Service { stores, store, records, clock, settings, remembered: Mutex::new(HashMap::new()) }
     }
 
-    /// Cursor commits of `pipeline` on the target, and whether another pipeline has some.
-    async fn read_target(&self, pipeline: &PipelineName, target: &str) -> Result<(Vec<CursorCommit>, bool), Error> {
-        let storage = self.stores.open(target).map_err(|e| hudi_error(target, e))?;
-        let config = match TableConfig::load(&storage).await {
-            Ok(config) => config,
-            Err(tributary_hudi::Error::NoTable { .. }) => return Ok((Vec::new(), false)),
-            Err(e) => return Err(hudi_error(target, e)),
-        };
-        let timeline = Timeline::load(&storage, &config).await.map_err(|e| hudi_error(target, e))?;
-        let mut commits = Vec::new();
-        let mut shared = false;
-        for instant in timeline.completed_writes() {
-            let cursors = self.cursors_of(&storage, &timeline, instant).await?;
-            shared |= cursors.keys().any(|name| name != pipeline);
-            if let Some(text) = cursors.get(pipeline) {
-                commits.push(cursor_commit(pipeline, &instant.requested, instant.completed.as_ref(), text)?);
+    /// Compares every position of the local store with its target and repairs what disagrees. Answers what was done, a
+    /// sentence for each. Run once when a process starts; each resolve does the same for its own pipeline.
+    pub async fn repair(&self) -> Result<Vec<String>, Error> {
+        let mut said = Vec::new();
+        for (key, _) in self.store.scan(POSITIONS, false, usize::MAX).map_err(cache_error)? {
+            let Some((pipeline, target)) = key.strip_prefix(POSITIONS).and_then(|key| key.split_once('/')) else {
+                continue;
+            };
+            let Ok(pipeline) = PipelineName::new(pipeline) else { continue };
+            match self.compare(&pipeline, target).await {
+                Ok((Resolved { repaired, .. }, _)) => {
+                    said.extend(repaired.map(|what| format!("pipeline `{pipeline}`, target `{target}`: {what}")));
+                }
+                // Its next batch meets the same error, and fails with it.
+                Err(error) => said.push(format!(
+                    "pipeline `{pipeline}`, target `{target}`: its record cannot be compared with the target: {}",
+                    tributary_types::with_causes(&error)
+                )),
             }
         }
-        if commits.is_empty() {
-            // Only when the active timeline has nothing: what was archived is older than anything active.
-            let key = checkpoint_key(pipeline);
-            let archived = find_archived_metadata(&storage, &config, &key).await.map_err(|e| hudi_error(target, e))?;
-            for (instant, metadata) in archived {
-                if let Some(text) = metadata.extra.get(&key) {
-                    commits.push(cursor_commit(pipeline, &instant.requested, instant.completed.as_ref(), text)?);
+        Ok(said)
+    }
+
+    /// Reads the target, and repairs the local record where it disagrees.
+    async fn compare(&self, pipeline: &PipelineName, target: &str) -> Result<(Resolved, Known), Error> {
+        let Read { commits, shared } = self.read_target(pipeline, target).await.inspect_err(|error| {
+            if matches!(error, Error::Checkpoint(_)) {
+                ::metrics::counter!(metrics::MALFORMED).increment(1);
+            }
+        })?;
+        let newest = newest(pipeline, target, commits)?;
+        let known = self.known(pipeline, target)?;
+        let (right, repaired) = repair(known.as_ref(), newest.as_ref());
+        if let Some(said) = &repaired {
+            ::metrics::counter!(metrics::REPAIRS).increment(1);
+            tracing::info!(%pipeline, target, said, "local checkpoint record repaired");
+            self.keep(pipeline, target, &right)?;
+        }
+        let resolved = Resolved { newest, shared_target: shared, next_epoch: right.epoch + 1, repaired };
+        Ok((resolved, right))
+    }
+
+    /// Cursor commits of `pipeline` on the target.
+    async fn read_target(&self, pipeline: &PipelineName, target: &str) -> Result<Read, Error> {
+        let fail = |e| hudi_error(target, e);
+        let storage = self.stores.open(target).map_err(fail)?;
+        let config = match TableConfig::load(&storage).await {
+            Ok(config) => config,
+            Err(tributary_hudi::Error::NoTable { .. }) => return Ok(Read { commits: Vec::new(), shared: false }),
+            Err(e) => return Err(fail(e)),
+        };
+        let timeline = Timeline::load(&storage, &config).await.map_err(fail)?;
+        let mut read = Read { commits: Vec::new(), shared: false };
+        // Listed, and gone when it was to be read: archived in between.
+        let mut gone = BTreeSet::new();
+        for instant in timeline.completed_writes() {
+            match self.cursors_of(&storage, &timeline, instant).await? {
+                Some(cursors) => {
+                    read.add(pipeline, &instant.requested, instant.completed.as_ref(), &cursors)?;
+                }
+                None => {
+                    gone.insert(instant.requested.clone());
                 }
             }
         }
-        Ok((commits, shared))
+        // The whole archive only when the active timeline has nothing: what was archived is older than anything there.
+        let archived = if read.commits.is_empty() {
+            archived_writes(&storage, &config, None).await.map_err(fail)?
+        } else if gone.is_empty() {
+            Vec::new()
+        } else {
+            archived_writes(&storage, &config, Some(&gone)).await.map_err(fail)?
+        };
+        for (instant, metadata) in archived {
+            gone.remove(&instant.requested);
+            read.add(pipeline, &instant.requested, instant.completed.as_ref(), &cursors_in(metadata))?;
+        }
+        if let Some(lost) = gone.first() {
+            // Restored or rolled back in between: another listing does not have it.
+            let source = std::io::Error::other(format!("commit {lost} was listed and is in neither timeline"));
+            return Err(Error::Store {
+                target: target.to_string(),
+                doing: "reading the cursors".to_string(),
+                source: boxed_error(source),
+            });
+        }
+        Ok(read)
     }
 
+    /// The cursors in a completed commit; `None` when its file is gone.
     async fn cursors_of(
         &self,
         storage: &Storage,
         timeline: &Timeline,
         instant: &Instant,
-    ) -> Result<Arc<Cursors>, Error> {
-        let Some(path) = timeline.completed_path(instant) else { return Ok(Arc::default()) };
+    ) -> Result<Option<Arc<Cursors>>, Error> {
+        let Some(path) = timeline.completed_path(instant) else { return Ok(Some(Arc::default())) };
         let key = (storage.url().to_string(), path.clone());
         if let Some(found) = self.remembered.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(Arc::clone(found));
+            return Ok(Some(Arc::clone(found)));
         }
-        // A file that was listed and is gone was archived meanwhile: a newer commit is on the timeline then.
-        let bytes = storage.get(&path).await.map_err(|e| hudi_error(storage.url(), e))?.unwrap_or_default();
+        let bytes = storage.get(&path).await.map_err(|e| hudi_error(storage.url(), e))?;
+        let Some(bytes) = bytes else { return Ok(None) };
         let metadata = CommitMetadata::decode(&path, &bytes).map_err(|e| hudi_error(storage.url(), e))?;
-        let cursors: Cursors = metadata
-            .extra
-            .into_iter()
-            .filter_map(|(key, text)| pipeline_of_key(&key).map(|name| (name, text)))
-            .collect();
-        let cursors = Arc::new(cursors);
+        let cursors = Arc::new(cursors_in(metadata));
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         if remembered.len() >= self.settings.remembered_commits {
             remembered.clear();
         }
         remembered.insert(key, Arc::clone(&cursors));
-        Ok(cursors)
+        Ok(Some(cursors))
     }
 
     fn known(&self, pipeline: &PipelineName, target: &str) -> Result<Option<Known>, Error> {
@@ -106,76 +174,61 @@ impl Service {
     }
 }
 
-#[async_trait]
-impl Checkpoints for Service {
-    async fn resolve(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error> {
-        let (commits, shared_target) = self.read_target(pipeline, target).await.inspect_err(|error| {
-            if matches!(error, Error::Checkpoint(_)) {
-                ::metrics::counter!(metrics::MALFORMED).increment(1);
-            }
-        })?;
-        let newest = newest(pipeline, target, commits)?;
-        let known = self.known(pipeline, target)?;
-        let (mut right, repaired) = repair(known.as_ref(), newest.as_ref());
-        if let Some(said) = &repaired {
-            ::metrics::counter!(metrics::REPAIRS).increment(1);
-            tracing::info!(%pipeline, target, said, "local checkpoint record repaired");
-        }
-        right.epoch += 1;
-        self.keep(pipeline, target, &right)?;
-        Ok(Resolved { newest, shared_target, next_epoch: right.epoch, repaired })
-    }
-
-    async fn record(&self, record: BatchRecord) -> Result<(), Error> {
-        let bytes = serde_json::to_vec(&record)
-            .map_err(|e| Error::Cache { doing: "writing a batch".to_string(), source: boxed_error(e) })?;
-        let prefix = format!("batch/{}/", record.pipeline);
-        // Started first in the key, so that the order of keys is the order of batches.
-        let key = format!("{prefix}{:020}/{}", record.started_millis, record.request);
-        self.store.put(&key, &bytes).map_err(cache_error)?;
-        self.store.put(&request_key(&record.pipeline, &record.request), key.as_bytes()).map_err(cache_error)?;
-        let kept = self.store.scan(&prefix, true, self.settings.history + 16).map_err(cache_error)?;
-        for (old, bytes) in kept.into_iter().skip(self.settings.history) {
-            if let Ok(record) = serde_json::from_slice::<BatchRecord>(&bytes) {
-                self.store.delete(&request_key(&record.pipeline, &record.request)).map_err(cache_error)?;
-            }
-            self.store.delete(&old).map_err(cache_error)?;
+impl Read {
+    fn add(
+        &mut self,
+        pipeline: &PipelineName,
+        instant: &InstantTime,
+        completed: Option<&InstantTime>,
+        cursors: &Cursors,
+    ) -> Result<(), Error> {
+        self.shared |= cursors.keys().any(|name| name != pipeline);
+        if let Some(text) = cursors.get(pipeline) {
+            let checkpoint = Checkpoint::from_json(pipeline, instant, text)?;
+            self.commits.push(CursorCommit { instant: instant.clone(), completed: completed.cloned(), checkpoint });
         }
         Ok(())
     }
+}
 
-    async fn history(&self, pipeline: &PipelineName, limit: usize) -> Result<Vec<BatchRecord>, Error> {
-        let found = self.store.scan(&format!("batch/{pipeline}/"), true, limit).map_err(cache_error)?;
-        Ok(found.iter().filter_map(|(_, bytes)| serde_json::from_slice(bytes).ok()).collect())
+#[async_trait]
+impl Checkpoints for Service {
+    async fn resolve(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error> {
+        let (resolved, mut right) = self.compare(pipeline, target).await?;
+        right.epoch = resolved.next_epoch;
+        self.keep(pipeline, target, &right)?;
+        Ok(resolved)
+    }
+
+    async fn find_commit(
+        &self,
+        pipeline: &PipelineName,
+        target: &str,
+        request: &RequestId,
+    ) -> Result<Option<CommitFound>, Error> {
+        Ok(answer_of(&self.read_target(pipeline, target).await?.commits, request))
+    }
+
+    async fn record(&self, record: BatchRecord) -> Result<(), Error> {
+        self.records.put(&record, self.clock.now_millis())
+    }
+
+    async fn history(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchRecord>, Error> {
+        self.records.newest(pipeline, limit)
     }
 
     async fn find_request(&self, pipeline: &PipelineName, request: &RequestId) -> Result<Option<BatchRecord>, Error> {
-        let Some(key) = self.store.get(&request_key(pipeline, request)).map_err(cache_error)? else { return Ok(None) };
-        let bytes = self.store.get(&String::from_utf8_lossy(&key)).map_err(cache_error)?;
-        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+        self.records.find(pipeline, request)
     }
 }
 
-fn cursor_commit(
-    pipeline: &PipelineName,
-    instant: &InstantTime,
-    completed: Option<&InstantTime>,
-    text: &str,
-) -> Result<CursorCommit, Error> {
-    let checkpoint = Checkpoint::from_json(pipeline, instant, text)?;
-    Ok(CursorCommit { instant: instant.clone(), completed: completed.cloned(), checkpoint })
+fn cursors_in(metadata: CommitMetadata) -> Cursors {
+    let entries = metadata.extra.into_iter();
+    entries.filter_map(|(key, text)| pipeline_of_key(&key).map(|name| (name, text))).collect()
 }
 
 fn known_key(pipeline: &PipelineName, target: &str) -> String {
-    format!("position/{pipeline}/{target}")
-}
-
-fn request_key(pipeline: &PipelineName, request: &RequestId) -> String {
-    format!("request/{pipeline}/{request}")
-}
-
-fn cache_error(error: tributary_store::Error) -> Error {
-    Error::Cache { doing: error.doing.clone(), source: boxed_error(error) }
+    format!("{POSITIONS}{pipeline}/{target}")
 }
 
 fn hudi_error(target: &str, error: tributary_hudi::Error) -> Error {

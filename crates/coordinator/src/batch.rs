@@ -2,38 +2,48 @@
 //! One batch from its request to its outcome.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use arrow::datatypes::SchemaRef;
 use tokio::sync::watch;
+use tributary_api::Stop;
 use tributary_api::checkpoint::Resolved;
-use tributary_api::coordinator::{BatchStatus, Error, RunRequest, Written};
-use tributary_api::merge::{Bound, MergeLimits, MergeRequest, Merged};
-use tributary_api::writer::{StageRequest, TargetSlice};
-use tributary_hudi::target::{
-    LockOwner, Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched, write_heartbeat,
-};
+use tributary_api::coordinator::{BatchStatus, Error, RunRequest, SourceStatus, Written};
+use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
+use tributary_api::timeline::WindowReport;
+use tributary_api::writer::{self, StageRequest, TargetSlice};
+use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
 use tributary_hudi::{Action, Storage, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
-    Checkpoint, Code, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
+    Answer, Checkpoint, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
 };
 
 use crate::commit::{Proposal, commit_metadata, remember};
-use crate::decide::{Gate, check_binding, gate};
+use crate::control::Control;
+use crate::decide::{Gate, gate};
+use crate::heartbeat::Heartbeat;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
-use crate::plan::{Plans, bind, check_sql, merge_sources, plan_sources, sql_of, window_of};
-use crate::schema::target_schema;
+use crate::plan::{Opening, Plans, merge_sources, open, plan_sources, sql_of, window_of};
 use crate::service::Inner;
 use crate::services::TableServices;
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
+/// For how long a lock is asked for before the batch looks whether it was ended.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+
 /// What became of a batch that did not fail.
 pub(crate) enum Ended {
-    Committed(InstantTime, Option<InstantTime>, u64),
+    Committed(Commit),
     NoNewData,
+}
+
+/// The commit that a batch ended with.
+pub(crate) struct Commit {
+    pub(crate) instant: InstantTime,
+    pub(crate) completed: Option<InstantTime>,
+    pub(crate) seq: Option<u64>,
 }
 
 /// A batch under way.
@@ -42,20 +52,18 @@ pub(crate) struct Batch<'a> {
     request: &'a RunRequest,
     storage: Storage,
     status: &'a watch::Sender<BatchStatus>,
+    control: &'a Control,
+    stop: Stop,
     stage_began: Instant,
     budget: MemoryBudget,
+    /// Set while an operation of the batch may still be on its way to the store.
+    unacknowledged: bool,
 }
 
-/// Everything that is fixed before the first row is read.
+/// Everything that is fixed before the first row is read, and the target.
 struct Prepared {
     resolved: Resolved,
-    bound: Vec<Bound>,
-    binding: String,
-    plans: Plans,
-    /// Schema of the query's result.
-    query_schema: SchemaRef,
-    /// Schema of the table after the batch.
-    schema: SchemaRef,
+    opening: Opening,
     target: TargetState,
 }
 
@@ -72,134 +80,186 @@ impl<'a> Batch<'a> {
         inner: &'a Inner,
         request: &'a RunRequest,
         status: &'a watch::Sender<BatchStatus>,
+        control: &'a Control,
     ) -> Result<Self, Error> {
         let url = &request.pipeline.target.path;
         let storage = inner.stores.open(url).map_err(|e| target_error(url, "opening the target", e))?;
         let budget = MemoryBudget::new(request.pipeline.limits.memory.0 as usize);
-        Ok(Batch { inner, request, storage, status, stage_began: Instant::now(), budget })
+        let stop = control.stop();
+        let stage_began = Instant::now();
+        Ok(Batch { inner, request, storage, status, control, stop, stage_began, budget, unacknowledged: false })
     }
 
     /// Runs the batch. The target's lock is held from the first look at its cursors to the last step, so that batches
-    /// of ours into one target follow one another.
+    /// of ours into one target follow one another. The time limit counts from the lock to the commit.
     pub(crate) async fn run(mut self) -> Result<Ended, Error> {
         let limit = self.request.pipeline.limits.timeout.0;
-        let owner = LockOwner {
-            name: format!("{}/{}/{}", self.inner.process, self.request.pipeline.name, self.request.request),
-            clock: Arc::clone(&self.inner.clock),
-            leases: self.inner.settings.leases.clone(),
+        let lock = self.take_lock(limit).await?;
+        let control = self.control;
+        let mut batch = Box::pin(self.run_locked(&lock));
+        let ended = tokio::select! {
+            ended = &mut batch => ended,
+            () = tokio::time::sleep(limit) => {
+                control.time_out();
+                batch.as_mut().await
+            }
+            () = lock.lost() => {
+                control.lose_lock();
+                batch.as_mut().await
+            }
         };
-        let lock = acquire_lock(&self.storage, &owner, limit)
-            .await
-            .map_err(|e| target_error(self.storage.url(), "taking the target's lock", e))?;
-        let Some(lock) = lock else {
-            return Err(Error::Conflict {
-                url: self.storage.url().to_string(),
-                what: format!("another batch held the target's lock for {}", self.request.pipeline.limits.timeout),
-            });
-        };
-        let result = self.run_locked(&lock).await;
-        if let Err(error) = lock.release().await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the target's lock stays until it lapses");
+        drop(batch);
+        give_back(lock).await;
+        ended
+    }
+
+    /// Takes the target's lock. It is asked for again and again for a short time: a lease that was taken while nobody
+    /// waited for it any more would keep others out until it lapses.
+    async fn take_lock(&self, limit: Duration) -> Result<TableLock, Error> {
+        let owner = self.inner.lock_owner(&format!("{}/{}", self.request.pipeline.name, self.request.request));
+        let mut waited = Duration::ZERO;
+        loop {
+            self.go_on()?;
+            let wait = LOCK_WAIT.min(limit - waited);
+            let lock = acquire_lock(&self.storage, &owner, wait).await;
+            if let Some(lock) = lock.map_err(|e| target_error(self.storage.url(), "taking the target's lock", e))? {
+                return Ok(lock);
+            }
+            waited += wait;
+            if waited >= limit {
+                return Err(Error::Conflict {
+                    url: self.storage.url().to_string(),
+                    what: format!("another batch held the target's lock for {}", self.request.pipeline.limits.timeout),
+                });
+            }
         }
-        result
     }
 
     async fn run_locked(&mut self, lock: &TableLock) -> Result<Ended, Error> {
-        let limit = self.request.pipeline.limits.timeout.0;
         self.enter(Stage::Resolve);
         let prepared = match self.prepare().await? {
             Preparation::Ready(prepared) => *prepared,
             Preparation::Ended(ended) => return Ok(ended),
         };
+        self.go_on()?;
         self.enter(Stage::Begin);
         let opened = self.begin(&prepared).await?;
-        let finished = tokio::time::timeout(limit, self.merge_and_commit(&prepared, &opened, lock)).await;
-        let result = finished
-            .unwrap_or_else(|_| Err(Error::Timeout { limit: self.request.pipeline.limits.timeout.to_string() }));
+        let result = self.merge_and_commit(&prepared, &opened, lock).await;
         match &result {
             Err(error) => self.clean_up(&prepared.target, &opened.instant, error, lock).await,
-            Ok(Ended::Committed(.., seq)) => self.run_services(&prepared.target, *seq, lock).await,
+            Ok(Ended::Committed(commit)) => {
+                if let Some(seq) = commit.seq {
+                    self.run_services(&prepared.target, seq, lock).await;
+                }
+            }
             Ok(Ended::NoNewData) => {}
         }
         self.leave();
         result
     }
 
+    /// Fails once the batch was ended.
+    fn go_on(&self) -> Result<(), Error> {
+        match self.control.cause(&self.request.pipeline.limits.timeout.to_string()) {
+            Some(cause) => Err(cause),
+            None => Ok(()),
+        }
+    }
+
+    /// Work that changes nothing, dropped once the batch is ended.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            () = self.stop.wait() => {
+                self.go_on()?;
+                Err(Error::Cancelled)
+            }
+            done = Box::pin(work) => done,
+        }
+    }
+
     async fn prepare(&mut self) -> Result<Preparation, Error> {
-        let pipeline = &self.request.pipeline;
+        let mut existing = self.unless_stopped(TargetState::load(&self.storage)).await?;
+        if let Some(target) = &existing
+            && self.make_ready(target).await?
+        {
+            existing = self.unless_stopped(TargetState::load(&self.storage)).await?;
+        }
+        let request = self.request;
+        let pipeline = &request.pipeline;
         let roles = &self.inner.roles;
-        let mut existing = TargetState::load(&self.storage).await?;
+        let resolve = async { Ok(roles.checkpoints.resolve(&pipeline.name, self.storage.url()).await?) };
+        let resolved = self.unless_stopped(resolve).await?;
+        if let Some(commit) = self.unless_stopped(self.answer(existing.as_ref(), &resolved)).await? {
+            return Ok(Preparation::Ended(Ended::Committed(commit)));
+        }
         if let Some(target) = &existing {
-            let problems = check_config(&pipeline.target, &target.config);
-            if !problems.is_empty() && !is_untouched(target) {
-                return Err(Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") });
-            }
-            clear_dead_instants(&self.storage, target, self.inner.clock.as_ref()).await?;
-            self.services(target).resume().await;
-            if !problems.is_empty() {
-                replace_untouched(&self.storage, &new_table(pipeline))
-                    .await
-                    .map_err(|e| target_error(self.storage.url(), "describing the target anew", e))?;
-            }
-            // A rollback moves the timeline.
-            existing = TargetState::load(&self.storage).await?;
+            target.check_writers(self.storage.url())?;
         }
-        let resolved = roles.checkpoints.resolve(&pipeline.name, self.storage.url()).await?;
-        let stored = resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-        if let Some(instant) = stored.and_then(|stored| stored.answered(&self.request.request)) {
-            let seq = stored.map_or(0, |stored| stored.seq);
-            let completed = existing.as_ref().and_then(|target| target.timeline.find(instant)?.completed.clone());
-            return Ok(Preparation::Ended(Ended::Committed(instant.clone(), completed, seq)));
-        }
-        self.check_writers(existing.as_ref()).await?;
-        let bound = bind(roles, pipeline).await?;
-        let newest = resolved.newest.as_ref().map(|commit| (&commit.instant, &commit.checkpoint));
-        let binding = check_binding(pipeline, &bound, newest)?;
         self.enter(Stage::Plan);
-        let plans = plan_sources(roles, pipeline, &bound, stored, None).await?;
-        self.status.send_modify(|status| status.sources = plans.status(pipeline));
-        let sources = merge_sources(pipeline, &plans)?;
-        let checked = check_sql(roles, pipeline, &sources, &self.limits()).await?;
-        let stored_schema = existing.as_ref().and_then(|target| target.schema.as_ref());
-        let schema = target_schema(&pipeline.target, stored_schema, &checked.schema)
-            .map_err(|problems| Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") })?;
-        if !plans.has_news(pipeline) && !self.request.allow_empty {
+        let status = self.status;
+        let planned = |plans: &Plans| {
+            status.send_modify(|status| status.sources = plans.status(pipeline));
+        };
+        let limits = self.limits();
+        let opening = open(roles, pipeline, existing.as_ref(), &resolved, &limits, planned);
+        let opening = self.unless_stopped(opening).await?;
+        if !opening.plans.has_news(pipeline) && !request.allow_empty {
             return Ok(Preparation::Ended(Ended::NoNewData));
         }
         let target = match existing {
             Some(target) => target,
-            None => self.create_target().await?,
+            None => {
+                self.go_on()?;
+                self.create_target().await?
+            }
         };
-        let query_schema = checked.schema;
-        Ok(Preparation::Ready(Box::new(Prepared { resolved, bound, binding, plans, query_schema, schema, target })))
+        Ok(Preparation::Ready(Box::new(Prepared { resolved, opening, target })))
     }
 
-    /// Under exclusive writers, no write that changes rows may have followed the newest one of ours. What was in the
-    /// table before our first batch is not our concern.
-    async fn check_writers(&self, target: Option<&TargetState>) -> Result<(), Error> {
-        let Some(target) = target else { return Ok(()) };
-        let mut foreign: Option<InstantTime> = None;
-        for instant in target.timeline.completed_writes().into_iter().rev() {
-            let Some(path) = target.timeline.completed_path(instant) else { continue };
-            let metadata = crate::target::read_metadata(&self.storage, &path).await?;
-            if metadata.extra.keys().any(|key| tributary_types::pipeline_of_key(key).is_some()) {
-                return match foreign {
-                    None => Ok(()),
-                    Some(foreign) => Err(Error::Conflict {
-                        url: self.storage.url().to_string(),
-                        what: format!(
-                            "another writer committed {foreign} after our commit {}, while `target.writers = \
-                             \"exclusive\"`; stop that writer",
-                            instant.requested
-                        ),
-                    }),
-                };
-            }
-            if metadata.changes_rows() {
-                foreign = Some(instant.requested.clone());
-            }
+    /// Clears what dead batches left, and describes anew a table that nobody used. Answers whether that changed the
+    /// target. What it begins it finishes.
+    async fn make_ready(&self, target: &TargetState) -> Result<bool, Error> {
+        let pipeline = &self.request.pipeline;
+        let problems = check_config(&pipeline.target, &target.config);
+        if !problems.is_empty() && !is_untouched(target) {
+            return Err(Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") });
         }
-        Ok(())
+        let mut changed = clear_dead_instants(&self.storage, target, self.inner.clock.as_ref()).await? > 0;
+        changed |= self.services(target).resume().await;
+        if !problems.is_empty() {
+            replace_untouched(&self.storage, &new_table(pipeline))
+                .await
+                .map_err(|e| target_error(self.storage.url(), "describing the target anew", e))?;
+            changed = true;
+        }
+        Ok(changed)
+    }
+
+    /// The commit that answered this request before, if any did.
+    async fn answer(&self, target: Option<&TargetState>, resolved: &Resolved) -> Result<Option<Commit>, Error> {
+        let Some(newest) = &resolved.newest else { return Ok(None) };
+        let request = &self.request.request;
+        let instant = match newest.checkpoint.judge(request) {
+            Answer::New => return Ok(None),
+            Answer::By(instant) => instant,
+            Answer::Forgotten { oldest } => {
+                // Commits that are still on the timeline remember more ids than the newest one.
+                let pipeline = &self.request.pipeline.name;
+                let found = self.inner.roles.checkpoints.find_commit(pipeline, self.storage.url(), request).await?;
+                let Some(found) = found else {
+                    return Err(Error::Expired { request: request.clone(), oldest: oldest.clone() });
+                };
+                return Ok(Some(Commit { instant: found.instant, completed: found.completed, seq: found.seq }));
+            }
+        };
+        let mut seq = None;
+        if instant == &newest.instant {
+            seq = Some(newest.checkpoint.seq);
+            self.status.send_modify(|status| status.sources = committed_sources(&newest.checkpoint));
+        }
+        let completed = target.and_then(|target| target.timeline.find(instant)?.completed.clone());
+        Ok(Some(Commit { instant: instant.clone(), completed, seq }))
     }
 
     async fn create_target(&self) -> Result<TargetState, Error> {
@@ -248,41 +308,49 @@ impl<'a> Batch<'a> {
         opened: &Opened,
         lock: &TableLock,
     ) -> Result<Ended, Error> {
-        let beat = Arc::new(AtomicI64::new(self.inner.clock.now_millis()));
-        let heart = tokio::spawn(keep_alive(
+        let heartbeat = Heartbeat::go_on(
             self.storage.clone(),
             opened.instant.clone(),
             opened.owner.clone(),
             Arc::clone(&self.inner.clock),
             self.inner.settings.heartbeat_every,
-            Arc::clone(&beat),
-        ));
-        let heart = AbortOnDrop(heart);
-        self.enter(Stage::Merge);
-        let url = self.storage.url().to_string();
-        let merged = tokio::select! {
-            merged = self.merge(prepared, opened) => merged?,
-            () = lock.lost() => return Err(lock_lost(url)),
-        };
-        self.enter(Stage::Commit);
-        let ended = self.commit(prepared, opened, &merged, &beat, lock).await;
-        drop(heart);
+        );
+        let ended = self.merge_then_commit(prepared, opened, &heartbeat, lock).await;
+        heartbeat.stop().await;
+        if matches!(&ended, Ok(Ended::Committed(commit)) if commit.instant == opened.instant) {
+            tidy(&self.storage, &opened.instant).await;
+        }
         ended
+    }
+
+    async fn merge_then_commit(
+        &mut self,
+        prepared: &Prepared,
+        opened: &Opened,
+        heartbeat: &Heartbeat,
+        lock: &TableLock,
+    ) -> Result<Ended, Error> {
+        self.enter(Stage::Merge);
+        let merged = self.merge(prepared, opened).await?;
+        self.control.begin_commit(&self.request.pipeline.limits.timeout.to_string())?;
+        self.enter(Stage::Commit);
+        self.commit(prepared, opened, &merged, heartbeat.renewed_millis(), lock).await
     }
 
     /// Runs the merge; once more with the same windows when a pinned file vanished meanwhile.
     async fn merge(&mut self, prepared: &Prepared, opened: &Opened) -> Result<Merged, Error> {
-        let first = self.merge_once(prepared, &prepared.plans, opened, 0).await;
+        let opening = &prepared.opening;
+        let first = self.merge_once(prepared, &opening.plans, opened, 0).await;
         // The rows pass through the query and the writer, so the error comes back through either; its reason stays.
         let Some(error) = first.as_ref().err().filter(|error| error.reason() == "FILE_GONE") else { return first };
         tracing::warn!(
             error = error as &dyn std::error::Error,
             "a pinned file is gone; planning the same windows again"
         );
-        let ends: Vec<Cursor> = prepared.plans.sources.iter().map(|plan| plan.end.clone()).collect();
+        let ends: Vec<Cursor> = opening.plans.sources.iter().map(|plan| plan.end.clone()).collect();
         let stored = prepared.resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-        let pipeline = &self.request.pipeline;
-        let again = plan_sources(&self.inner.roles, pipeline, &prepared.bound, stored, Some(&ends)).await?;
+        let again = plan_sources(&self.inner.roles, &self.request.pipeline, &opening.bound, stored, Some(&ends));
+        let again = self.unless_stopped(again).await?;
         self.merge_once(prepared, &again, opened, 1).await
     }
 
@@ -298,19 +366,21 @@ impl<'a> Batch<'a> {
             url: self.storage.url().to_string(),
             instant: opened.instant.clone(),
             attempt,
-            schema: Arc::clone(&prepared.query_schema),
-            table_schema: Arc::clone(&prepared.schema),
+            schema: Arc::clone(&prepared.opening.checked.schema),
+            table_schema: Arc::clone(&prepared.opening.schema),
             operation: pipeline.target.operation,
             keys: key_settings(&pipeline.target, &prepared.target.config),
             ordering: pipeline.target.ordering.clone(),
             on_null_key: pipeline.target.on_null_key,
             slices: Arc::clone(&opened.slices),
             budget: self.budget.clone(),
+            share: None,
             spill_bytes: pipeline.limits.spill.0,
+            stop: self.stop.clone(),
         };
         let sources = merge_sources(pipeline, plans)?;
         let request = MergeRequest { sql: sql_of(pipeline), sources, stage, limits: self.limits() };
-        let merged = self.inner.roles.merge.run(request).await?;
+        let merged = self.acknowledged(self.inner.settings.stop_within, request).await?;
         self.status.send_modify(|status| {
             for (source, rows) in &merged.rows_read {
                 if let Some(found) = status.sources.iter_mut().find(|s| &s.source == source) {
@@ -323,12 +393,39 @@ impl<'a> Batch<'a> {
         Ok(merged)
     }
 
+    /// Runs a merge, and once it was told to stop waits for it to have stopped, at most for `within`.
+    async fn acknowledged(&mut self, within: Duration, request: MergeRequest) -> Result<Merged, Error> {
+        let run = self.inner.roles.merge.run(request);
+        tokio::pin!(run);
+        let stop = self.stop.clone();
+        let overdue = async move {
+            stop.wait().await;
+            tokio::time::sleep(within).await;
+        };
+        let result = tokio::select! {
+            result = &mut run => result,
+            () = overdue => {
+                self.unacknowledged = true;
+                tracing::warn!(?within, "the merge did not acknowledge that it stopped; the next batch clears up");
+                self.go_on()?;
+                return Err(Error::Cancelled);
+            }
+        };
+        // A role that does not answer may still be writing.
+        self.unacknowledged = matches!(
+            &result,
+            Err(merge::Error::Unreachable { .. } | merge::Error::Writer(writer::Error::Unreachable { .. }))
+        );
+        self.go_on()?;
+        Ok(result?)
+    }
+
     async fn commit(
         &mut self,
         prepared: &Prepared,
         opened: &Opened,
         merged: &Merged,
-        beat: &AtomicI64,
+        renewed_millis: i64,
         lock: &TableLock,
     ) -> Result<Ended, Error> {
         let pipeline = &self.request.pipeline;
@@ -344,23 +441,23 @@ impl<'a> Batch<'a> {
             lock,
             settings: &self.inner.settings,
         };
-        let age = (self.inner.clock.now_millis() - beat.load(Ordering::Relaxed)).max(0) as u64;
+        let age = (self.inner.clock.now_millis() - renewed_millis).max(0) as u64;
         let facts = proposal.facts(age).await?;
         let checkpoint = self.next_checkpoint(prepared, &opened.instant);
+        let seq = Some(checkpoint.seq);
+        let own = |completed| Ended::Committed(Commit { instant: opened.instant.clone(), completed, seq });
         match gate(pipeline.name.as_str(), &self.request.request, &facts) {
-            Gate::AlreadyCommitted(completed) => {
-                Ok(Ended::Committed(opened.instant.clone(), Some(completed), checkpoint.seq))
-            }
+            Gate::AlreadyCommitted(completed) => Ok(own(Some(completed))),
             Gate::AnsweredBy(instant) => {
                 roll_back_own(&self.storage, &prepared.target, &opened.instant, self.inner.clock.as_ref()).await?;
-                Ok(Ended::Committed(instant, None, checkpoint.seq))
+                Ok(Ended::Committed(Commit { instant, completed: None, seq: None }))
             }
             Gate::Closed(what) => Err(Error::Conflict { url: self.storage.url().to_string(), what }),
             Gate::Open(permit) => {
                 proposal.delete_unnamed().await?;
                 let metadata = commit_metadata(
                     &prepared.target.config.name,
-                    &prepared.schema,
+                    &prepared.opening.schema,
                     pipeline.target.operation.as_str(),
                     &merged.staged,
                     &pipeline.name,
@@ -370,8 +467,7 @@ impl<'a> Batch<'a> {
                 .map_err(|e| target_error(self.storage.url(), "describing the commit", e))?;
                 let completed = proposal.complete(&permit, &metadata, self.inner.clock.as_ref()).await?;
                 self.enter(Stage::Publish);
-                tidy(&self.storage, &opened.instant).await;
-                Ok(Ended::Committed(opened.instant.clone(), Some(completed), checkpoint.seq))
+                Ok(own(Some(completed)))
             }
         }
     }
@@ -380,15 +476,15 @@ impl<'a> Batch<'a> {
     fn next_checkpoint(&self, prepared: &Prepared, instant: &InstantTime) -> Checkpoint {
         let pipeline = &self.request.pipeline;
         let stored = prepared.resolved.newest.as_ref().map(|commit| commit.checkpoint.clone());
-        let mut next = stored.unwrap_or_else(|| Checkpoint::first(prepared.binding.clone()));
+        let mut next = stored.unwrap_or_else(|| Checkpoint::first(prepared.opening.binding.clone()));
         next.seq += 1;
         next.epoch = prepared.resolved.next_epoch;
-        next.binding.clone_from(&prepared.binding);
-        next.ceiling_millis = prepared.plans.ceiling_millis;
+        next.binding.clone_from(&prepared.opening.binding);
+        next.ceiling_millis = prepared.opening.plans.ceiling_millis;
         next.sources = pipeline
             .sources
             .iter()
-            .zip(&prepared.plans.sources)
+            .zip(&prepared.opening.plans.sources)
             .map(|(source, plan)| {
                 let lookup = source.read == ReadMode::Snapshot;
                 let recent = plan.recent.len().saturating_sub(RECENT_INSTANTS);
@@ -414,9 +510,9 @@ impl<'a> Batch<'a> {
             tracing::warn!(%instant, "the target's lock is lost; the next batch rolls this one back");
             return;
         }
-        if error.outcome() == Outcome::Unknown || error.code() == Code::Timeout {
-            // An unknown commit is read back first, and a staging that ran out of time may have one operation on its
-            // way: a file that lands after a rollback would stay. The next batch rolls it back, under the lock.
+        if error.outcome() == Outcome::Unknown || self.unacknowledged {
+            // An unknown commit is read back first. And a stage that did not say that it stopped may have an operation
+            // on its way: a file that lands after a rollback would stay. The next batch does it, under the lock.
             return;
         }
         if let Err(failed) = roll_back_own(&self.storage, target, instant, self.inner.clock.as_ref()).await {
@@ -455,12 +551,10 @@ impl<'a> Batch<'a> {
     }
 
     fn limits(&self) -> MergeLimits {
-        let limits = &self.request.pipeline.limits;
         MergeLimits {
             budget: self.budget.clone(),
-            spill_bytes: limits.spill.0,
-            timeout: limits.timeout.0,
-            parallelism: self.inner.settings.parallelism,
+            stop: self.stop.clone(),
+            ..self.inner.limits(&self.request.pipeline)
         }
     }
 
@@ -485,6 +579,13 @@ enum Preparation {
     Ended(Ended),
 }
 
+/// Gives a lock back; one that cannot be given back lapses by itself.
+pub(crate) async fn give_back(lock: TableLock) {
+    if let Err(error) = lock.release().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the target's lock stays until it lapses");
+    }
+}
+
 fn written(merged: &Merged) -> Written {
     let files = &merged.staged.files;
     Written {
@@ -496,38 +597,13 @@ fn written(merged: &Merged) -> Written {
     }
 }
 
-fn lock_lost(url: String) -> Error {
-    Error::Conflict {
-        url,
-        what: "another writer took the target's lock, or it could not be renewed, while rows were staged".to_string(),
-    }
-}
-
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-async fn keep_alive(
-    storage: Storage,
-    instant: InstantTime,
-    owner: Owner,
-    clock: Arc<dyn tributary_types::Clock>,
-    every: std::time::Duration,
-    beat: Arc<AtomicI64>,
-) {
-    loop {
-        tokio::time::sleep(every).await;
-        let now = clock.now_millis();
-        match write_heartbeat(&storage, &instant, &owner).await {
-            // Counted from before the write: it may have taken long.
-            Ok(()) => beat.store(now, Ordering::Relaxed),
-            Err(error) => {
-                tracing::warn!(%instant, error = &error as &dyn std::error::Error, "heartbeat could not be renewed");
-            }
-        }
-    }
+/// The sources of a commit, as far as its cursors tell.
+fn committed_sources(checkpoint: &Checkpoint) -> Vec<SourceStatus> {
+    let one = |(name, source): (&tributary_types::SourceName, &SourceCheckpoint)| SourceStatus {
+        source: name.clone(),
+        window: source.window.clone(),
+        report: WindowReport::default(),
+        rows: 0,
+    };
+    checkpoint.sources.iter().map(one).collect()
 }

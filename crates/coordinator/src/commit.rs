@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::boxed_error;
 use tributary_api::coordinator::Error;
-use tributary_api::writer::{Staged, StagedFile};
+use tributary_api::writer::Staged;
 use tributary_hudi::target::{
-    FileChange, TableLock, complete_instant, find_completion, list_markers, pending_rollbacks, write_delta,
+    TableLock, complete_instant, find_completion, list_markers, pending_rollbacks, write_delta,
 };
-use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, WriteStat, avro_schema};
+use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, avro_schema};
 use tributary_types::{
     Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, checkpoint_key, flat_form,
     pipeline_of_key,
@@ -20,6 +20,7 @@ use crate::decide::{GateFacts, NewerWrite, Permit};
 use crate::housekeeping::mint;
 use crate::metrics;
 use crate::settings::Settings;
+use crate::staged::{file_changes, write_stats};
 use crate::target::{TargetState, load_timeline, read_metadata, target_error};
 
 /// A commit that is ready but for its completion.
@@ -196,33 +197,8 @@ pub(crate) fn commit_metadata(
         debug_assert!(key == FLAT_KEY || key == FLAT_KEY_V2);
         extra.insert(key.to_string(), value);
     }
-    let stats = staged.files.iter().map(write_stat).collect();
+    let stats = write_stats(&staged.files);
     Ok(CommitMetadata { operation: operation.to_string(), stats, extra, ..CommitMetadata::default() })
-}
-
-fn write_stat(file: &StagedFile) -> WriteStat {
-    WriteStat {
-        partition: file.partition.clone(),
-        file_id: file.file_id.clone(),
-        path: file.path.clone(),
-        previous: file.previous.as_ref().map(|(_, instant)| instant.to_string()),
-        previous_base: file.previous.as_ref().map(|(name, _)| name.clone()),
-        rows: file.rows as i64,
-        inserts: file.inserts as i64,
-        updates: file.updates as i64,
-        deletes: 0,
-        bytes: file.bytes as i64,
-    }
-}
-
-fn file_changes(files: &[StagedFile]) -> Vec<FileChange> {
-    let change = |file: &StagedFile| FileChange {
-        partition: file.partition.clone(),
-        name: file.path.rsplit('/').next().unwrap_or(&file.path).to_string(),
-        bytes: file.bytes,
-        deleted: false,
-    };
-    files.iter().map(change).collect()
 }
 
 /// Adds the answered request, if it was not there before.

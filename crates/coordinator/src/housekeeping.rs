@@ -6,8 +6,8 @@
 
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    RolledBack, delete_heartbeat, delete_markers, marked_instants, mint_instant, own_heartbeats, pending_rollbacks,
-    read_owner, resume_rollback, rollback_instant,
+    delete_heartbeat, delete_markers, marked_instants, mint_instant, own_heartbeats, pending_rollbacks, read_owner,
+    resume_rollback, rollback_instant,
 };
 use tributary_hudi::{Storage, Timeline};
 use tributary_types::{Clock, InstantTime};
@@ -15,21 +15,22 @@ use tributary_types::{Clock, InstantTime};
 use crate::metrics;
 use crate::target::{TargetState, load_timeline, target_error};
 
-/// Finishes interrupted rollbacks and rolls back dead instants of ours. A pending instant of a foreign writer is a
+/// Finishes interrupted rollbacks and rolls back dead instants of ours; answers how many. A pending instant of a foreign writer is a
 /// conflict: the target is said to be written by nobody else.
 pub(crate) async fn clear_dead_instants(
     storage: &Storage,
     target: &TargetState,
     clock: &dyn Clock,
-) -> Result<Vec<RolledBack>, Error> {
+) -> Result<usize, Error> {
     let directory = target.config.timeline_dir();
     let fail = |e| target_error(storage.url(), "rolling back a dead instant", e);
-    let mut done = Vec::new();
+    let mut done = 0;
     let mut timeline = target.timeline.clone();
     loop {
         let Some(rollback) = pending_rollbacks(&timeline).next().cloned() else { break };
         let completed = mint(clock, target, &timeline);
-        done.push(resume_rollback(storage, &directory, &rollback, &completed).await.map_err(fail)?);
+        resume_rollback(storage, &directory, &rollback, &completed).await.map_err(fail)?;
+        done += 1;
         timeline = load_timeline(storage, &target.config).await?;
     }
     loop {
@@ -52,10 +53,10 @@ pub(crate) async fn clear_dead_instants(
             .await
             .map_err(fail)?;
         tracing::info!(instant = %dead.requested, files = rolled_back.files, "dead instant rolled back");
-        done.push(rolled_back);
+        done += 1;
         timeline = load_timeline(storage, &target.config).await?;
     }
-    ::metrics::counter!(metrics::ROLLBACKS).increment(done.len() as u64);
+    ::metrics::counter!(metrics::ROLLBACKS).increment(done as u64);
     sweep(storage, &timeline).await?;
     Ok(done)
 }

@@ -11,20 +11,28 @@
 //! ```
 //!
 //! A failure before the commit rolls the instant back and leaves every cursor where it was. A commit whose answer was
-//! lost is looked for, never guessed. What decides is in `decide`, as pure functions.
+//! lost is looked for, never guessed. A batch that is cancelled or runs out of time tells its stages to stop and waits
+//! until they have, so that its instant can be rolled back at once. What decides is in `decide`, as pure functions.
 
 mod batch;
 mod commit;
+mod control;
 mod decide;
+mod heartbeat;
+mod history;
 mod housekeeping;
 pub mod metrics;
 mod plan;
 mod pull;
+mod registry;
+mod schedule;
 mod schema;
 mod service;
 mod services;
 mod settings;
+mod staged;
 mod target;
 
 pub use service::{Roles, Service};
 pub use settings::Settings;
+pub use staged::{file_changes, write_stats};

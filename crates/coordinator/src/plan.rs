@@ -1,15 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Planning: the windows of all sources, fixed together before the first row is read.
 
+use arrow::datatypes::SchemaRef;
 use futures::future::try_join_all;
+use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
 use tributary_api::timeline::{Begin, PlanRequest, SourcePlan, Views};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
-use tributary_types::{Checkpoint, Cursor, Window};
+use tributary_types::{Checkpoint, Cursor, CursorKind, Window};
 
-use crate::decide::begin_of;
+use crate::decide::{begin_of, check_binding};
+use crate::schema::target_schema;
 use crate::service::Roles;
+use crate::target::TargetState;
+
+/// Everything that is fixed before the first row is read.
+pub(crate) struct Opening {
+    pub(crate) bound: Vec<Bound>,
+    pub(crate) binding: String,
+    pub(crate) plans: Plans,
+    /// The query's result, planned.
+    pub(crate) checked: Checked,
+    /// Schema of the table after the batch.
+    pub(crate) schema: SchemaRef,
+}
+
+/// Binds the SQL, plans the sources from the cursors in `resolved`, plans the SQL over them and fits its result into the
+/// target. Reads no data file and writes nothing. `planned` sees the plans as soon as there are any.
+pub(crate) async fn open(
+    roles: &Roles,
+    pipeline: &Pipeline,
+    target: Option<&TargetState>,
+    resolved: &Resolved,
+    limits: &MergeLimits,
+    planned: impl Fn(&Plans) + Send,
+) -> Result<Opening, Error> {
+    let bound = bind(roles, pipeline).await?;
+    let newest = resolved.newest.as_ref().map(|commit| (&commit.instant, &commit.checkpoint));
+    let binding = check_binding(pipeline, &bound, newest)?;
+    let stored = resolved.newest.as_ref().map(|commit| &commit.checkpoint);
+    let plans = plan_sources(roles, pipeline, &bound, stored, None).await?;
+    planned(&plans);
+    let sources = merge_sources(pipeline, &plans)?;
+    let checked = check_sql(roles, pipeline, &sources, limits).await?;
+    let stored_schema = target.and_then(|target| target.schema.as_ref());
+    let schema = target_schema(&pipeline.target, stored_schema, &checked.schema)
+        .map_err(|problems| Error::Target { url: pipeline.target.path.clone(), what: problems.join("; ") })?;
+    Ok(Opening { bound, binding, plans, checked, schema })
+}
 
 /// The plans of all sources, in pipeline order.
 pub(crate) struct Plans {
@@ -43,7 +82,7 @@ pub(crate) fn window_of(source: &Source, plan: &SourcePlan) -> Option<Window> {
 }
 
 /// Which relations the SQL names, after refusing a source that it does not name.
-pub(crate) async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
+async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
     let names = pipeline.sources.iter().map(|source| source.name.clone()).collect();
     let bound = roles.merge.bind(sql_of(pipeline), names).await?;
     for (source, bound) in pipeline.sources.iter().zip(&bound) {
@@ -106,7 +145,19 @@ async fn align(
             None => break,
         }
     }
+    mark_uncut(&mut plans);
     Ok(Plans { sources: plans, ceiling_millis: Some(ceiling) })
+}
+
+/// A ceiling cuts through tables of one clock. Beside tables that are read in the order of completion, one that is read
+/// in the order of requests takes the longest prefix up to the ceiling, which is no cut: what was requested before the
+/// ceiling may have completed after it.
+fn mark_uncut(plans: &mut [SourcePlan]) {
+    let any = |kind: CursorKind| plans.iter().any(|plan| plan.end.kind() == kind);
+    let mixed = any(CursorKind::Requested) && any(CursorKind::Completed);
+    for plan in plans.iter_mut().filter(|plan| mixed && plan.end.kind() == CursorKind::Requested) {
+        plan.report.not_a_cut = true;
+    }
 }
 
 async fn plan_all(roles: &Roles, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
@@ -138,6 +189,7 @@ fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> 
         fingerprint: known.filter(|_| stored_cursor || lookup).map(|known| known.fingerprint.clone()),
         recent: known.map(|known| known.recent.clone()).unwrap_or_default(),
         on_late: source.on_late_instant,
+        on_hole: source.on_hole,
         views,
         meta_columns: source.meta_columns,
     })
@@ -166,7 +218,7 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
 }
 
 /// Plans the SQL over the sources' schemas.
-pub(crate) async fn check_sql(
+async fn check_sql(
     roles: &Roles,
     pipeline: &Pipeline,
     sources: &[MergeSource],

@@ -5,30 +5,56 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::coordinator::{BatchStatus, Error, OpenedBatch};
-use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline, Views};
+use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline};
 use tributary_api::{RowError, RowStream};
-use tributary_types::pipeline::OnLate;
-use tributary_types::{Cursor, InstantTime, SourceName};
+use tributary_hudi::{REQUESTS_AT_ONCE, Storage};
+use tributary_types::{Cursor, InstantTime, Outcome, SourceName};
+
+use crate::target::target_error;
 
 /// Opens the rows of a committed batch: the window of the target that holds exactly its commit.
 pub(crate) async fn open(
     timeline: &Arc<dyn Timeline>,
-    target: &str,
+    target: &Storage,
     status: BatchStatus,
     batch_rows: usize,
 ) -> Result<OpenedBatch, Error> {
     let gone = |what: String| Error::Gone { name: status.name.to_string(), what };
     let (Some(instant), Some(completed)) = (status.instant.clone(), status.completed.clone()) else {
-        return Err(gone("it committed nothing".to_string()));
+        return Err(gone(match status.outcome {
+            None => "it is still running".to_string(),
+            Some(Outcome::Committed) => "its commit is not on the target's active timeline any more".to_string(),
+            Some(_) => "it committed nothing".to_string(),
+        }));
     };
-    let relation = changed_rows(timeline, target, &instant, &completed).await.map_err(|error| match error {
-        tributary_api::timeline::Error::FileGone { .. } | tributary_api::timeline::Error::Stale { .. } => {
-            gone(format!("{error}"))
-        }
+    let relation = changed_rows(timeline, target.url(), &instant, &completed).await.map_err(|error| match error {
+        tributary_api::timeline::Error::FileGone { file, .. } => gone(format!("its file `{file}` was cleaned")),
+        tributary_api::timeline::Error::Stale { .. } => gone("the files of its commit were cleaned".to_string()),
         other => Error::Timeline(other),
     })?;
+    if let Some(file) = first_missing(target, &relation).await? {
+        return Err(gone(format!("its file `{file}` was cleaned")));
+    }
     let schema = Arc::clone(&relation.schema);
     Ok(OpenedBatch { schema, rows: rows(Arc::clone(timeline), relation, batch_rows), status })
+}
+
+/// A file of the relation that the store does not have any more.
+async fn first_missing(target: &Storage, relation: &Relation) -> Result<Option<String>, Error> {
+    let looks = relation.splits.iter().map(|split| async move {
+        let found = target.head(&split.path).await;
+        let found = found.map_err(|e| target_error(target.url(), "looking for the files of a batch", e))?;
+        Ok::<_, Error>(found.is_none().then(|| split.path.clone()))
+    });
+    // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
+    let looks: Vec<_> = looks.collect();
+    let mut looks = futures::stream::iter(looks).buffer_unordered(REQUESTS_AT_ONCE);
+    while let Some(missing) = looks.next().await {
+        if let Some(file) = missing? {
+            return Ok(Some(file));
+        }
+    }
+    Ok(None)
 }
 
 async fn changed_rows(
@@ -38,22 +64,9 @@ async fn changed_rows(
     completed: &InstantTime,
 ) -> Result<Relation, tributary_api::timeline::Error> {
     let source = SourceName::new("batch").expect("a plain word is a source name");
-    let plan = timeline
-        .plan(PlanRequest {
-            source,
-            url: target.to_string(),
-            begin: Begin::After(Cursor::Completed(before(completed))),
-            lookup: false,
-            num_instants: usize::MAX,
-            ceiling_millis: None,
-            pinned_end: Some(Cursor::Completed(completed.clone())),
-            fingerprint: None,
-            recent: Vec::new(),
-            on_late: OnLate::Deliver,
-            views: Views { changed: true, ..Views::default() },
-            meta_columns: false,
-        })
-        .await?;
+    let begin = Begin::After(Cursor::Completed(before(completed)));
+    let pinned_end = Some(Cursor::Completed(completed.clone()));
+    let plan = timeline.plan(PlanRequest { pinned_end, ..PlanRequest::window(source, target, begin) }).await?;
     let mut relation =
         plan.changed.unwrap_or(Relation { schema: Arc::new(arrow::datatypes::Schema::empty()), splits: Vec::new() });
     let only = Arc::new(vec![instant.clone()]);

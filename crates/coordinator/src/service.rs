@@ -1,26 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The coordinator role itself: requests, running batches, and what is known of finished ones.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
+use tributary_api::Stop;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints};
-use tributary_api::coordinator::{
-    BatchStatus, Coordinator, Error, Failure, OpenedBatch, PlannedBatch, RunRequest, Written,
-};
+use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest, Written};
 use tributary_api::merge::{Merge, MergeLimits};
 use tributary_api::timeline::Timeline;
-use tributary_hudi::Stores;
+use tributary_hudi::target::LockOwner;
+use tributary_hudi::{Stores, TableConfig};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, Clock, Code, Entropy, MemoryBudget, Outcome, PipelineName, RequestId, Retry, Stage};
+use tributary_types::{BatchName, Clock, Entropy, MemoryBudget, Outcome, PipelineName, RequestId, Stage};
 
 use crate::batch::{Batch, Ended};
-use crate::plan::{bind, check_sql, merge_sources, plan_sources};
+use crate::control::Control;
+use crate::history::{definition_of, target_key};
+use crate::plan::open;
+use crate::registry::{Admitted, Registry, answers};
+use crate::schedule::{Claim, Limits, Schedule, Turn};
 use crate::settings::Settings;
-use crate::target::{TargetState, check_config, target_error};
-use crate::{metrics, pull, schema};
+use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
+use crate::{metrics, pull};
 
 /// The roles a coordinator calls.
 #[derive(Clone)]
@@ -46,20 +51,10 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     /// Random name of this process.
     pub(crate) process: String,
-    batches: Mutex<Batches>,
-}
-
-#[derive(Default)]
-struct Batches {
-    by_name: HashMap<BatchName, Known>,
-    /// Names, oldest first.
-    order: Vec<BatchName>,
-    pipelines: HashSet<PipelineName>,
-}
-
-struct Known {
-    pipeline: Pipeline,
-    status: watch::Receiver<BatchStatus>,
+    pub(crate) registry: Registry,
+    pub(crate) schedule: Arc<Schedule>,
+    /// Locks asked for so far: each has an owner of its own.
+    locks: AtomicU64,
 }
 
 impl Service {
@@ -73,113 +68,179 @@ impl Service {
     ) -> Self {
         metrics::register();
         let process = format!("{:032x}", entropy.next_u128());
-        Service { inner: Arc::new(Inner { roles, stores, clock, settings, process, batches: Mutex::default() }) }
+        let registry = Registry::new(settings.remembered_batches);
+        let schedule = Schedule::new(Limits { batches: settings.batches_at_once, memory: settings.memory });
+        let locks = AtomicU64::new(0);
+        Service { inner: Arc::new(Inner { roles, stores, clock, settings, process, registry, schedule, locks }) }
+    }
+
+    /// Finds out what became of batches whose process ended before they did. Answers what was found, a sentence each.
+    /// Run once when a process starts; whoever asks for such a batch finds it out as well.
+    pub async fn recover(&self) -> Result<Vec<String>, Error> {
+        self.inner.recover().await
     }
 }
 
 impl Inner {
-    fn batches(&self) -> MutexGuard<'_, Batches> {
-        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Who takes a target's lock next; `what` says what for.
+    pub(crate) fn lock_owner(&self, what: &str) -> LockOwner {
+        let number = self.locks.fetch_add(1, Ordering::Relaxed);
+        LockOwner {
+            name: format!("{}/{number}/{what}", self.process),
+            clock: Arc::clone(&self.clock),
+            leases: self.settings.leases.clone(),
+        }
     }
 
-    /// Registers a batch, or finds the one that has its name.
-    fn admit(&self, request: &RunRequest, first: BatchStatus) -> Result<Admitted, Error> {
-        let mut batches = self.batches();
-        if let Some(known) = batches.by_name.get(&first.name) {
-            if known.pipeline != request.pipeline {
-                return Err(Error::RequestReused { request: request.request.clone() });
-            }
-            let status = known.status.borrow().clone();
-            // A batch that failed for now may be asked for again by the same id.
-            let failed =
-                status.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Committed | Outcome::NoNewData));
-            if !failed {
-                return Ok(Admitted::Known(Box::new(status)));
-            }
+    /// What a merge of the pipeline may use.
+    pub(crate) fn limits(&self, pipeline: &Pipeline) -> MergeLimits {
+        let limits = &pipeline.limits;
+        MergeLimits {
+            budget: MemoryBudget::new(limits.memory.0 as usize),
+            spill_bytes: limits.spill.0,
+            timeout: limits.timeout.0,
+            parallelism: self.settings.parallelism,
+            stop: Stop::default(),
         }
-        if batches.pipelines.insert(request.pipeline.name.clone()) {
-            metrics::register_pipeline(request.pipeline.name.as_str());
-        }
-        let name = first.name.clone();
-        let (sender, status) = watch::channel(first);
-        let known = Known { pipeline: request.pipeline.clone(), status };
-        if batches.by_name.insert(name.clone(), known).is_none() {
-            batches.order.push(name);
-        }
-        self.forget_old(&mut batches);
-        Ok(Admitted::New(sender))
     }
 
-    fn forget_old(&self, batches: &mut Batches) {
-        let surplus = batches.order.len().saturating_sub(self.settings.remembered_batches);
-        let running = |name: &BatchName| batches.by_name.get(name).is_some_and(|k| k.status.borrow().outcome.is_none());
-        let old: Vec<BatchName> = batches.order.iter().take(surplus).filter(|name| !running(name)).cloned().collect();
-        for name in &old {
-            batches.by_name.remove(name);
-        }
-        batches.order.retain(|name| !old.contains(name));
-    }
-
-    fn find(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
-        let batches = self.batches();
-        let known = batches.by_name.get(name).ok_or_else(|| Error::NoBatch { name: name.to_string() })?;
-        Ok(known.status.clone())
-    }
-
-    /// Runs a batch to its end; every way out sets its outcome.
-    async fn run(&self, request: RunRequest, status: watch::Sender<BatchStatus>) {
-        let result = match Batch::new(self, &request, &status) {
-            Ok(batch) => batch.run().await,
-            Err(error) => Err(error),
+    /// Waits for its turn and runs a batch to its end; every way out sets its outcome.
+    async fn run(self: Arc<Self>, request: Arc<RunRequest>, definition: String, admitted: Admitted, turn: Turn) {
+        let Admitted { status, control, .. } = admitted;
+        let status = Arc::new(status);
+        // In a task of its own: whatever happens in it, even a panic, ends the batch with an outcome.
+        let batch = run_in_turn(Arc::clone(&self), Arc::clone(&request), Arc::clone(&status), control, turn);
+        let task = tokio::spawn(batch);
+        let result = match task.await {
+            Ok(result) => result,
+            Err(ended) => Err(Error::Lost { what: format!("the batch ended without an outcome: {}", panic_of(ended)) }),
         };
-        let took = (self.clock.now_millis() - status.borrow().started_millis).max(0) as u64;
-        status.send_modify(|status| {
-            status.stage = Stage::Done;
-            match result {
-                Ok(Ended::Committed(instant, completed, seq)) => {
-                    status.outcome = Some(Outcome::Committed);
-                    status.instant = Some(instant);
-                    status.completed = completed;
-                    status.seq = Some(seq);
-                }
-                Ok(Ended::NoNewData) => status.outcome = Some(Outcome::NoNewData),
-                Err(error) => {
-                    status.outcome = Some(error.outcome());
-                    status.error = Some(error.failure());
-                }
+        let mut ended = status.borrow().clone();
+        ended.stage = Stage::Done;
+        match result {
+            Ok(Ended::Committed(commit)) => {
+                ended.outcome = Some(Outcome::Committed);
+                ended.instant = Some(commit.instant);
+                ended.completed = commit.completed;
+                ended.seq = commit.seq;
             }
-        });
-        let ended = status.borrow().clone();
-        self.publish(&ended, took).await;
+            Ok(Ended::NoNewData) => ended.outcome = Some(Outcome::NoNewData),
+            Err(error) => {
+                ended.outcome = Some(error.outcome());
+                ended.error = Some(error.failure());
+            }
+        }
+        let took_millis = (self.clock.now_millis() - ended.started_millis).max(0) as u64;
+        publish(&ended, took_millis);
+        // Before anybody hears of the end: whoever does may end the process.
+        self.keep_record(&ended, &request.pipeline, &definition).await;
+        status.send_replace(ended);
     }
 
-    async fn publish(&self, ended: &BatchStatus, took_millis: u64) {
-        let outcome = ended.outcome.unwrap_or(Outcome::Failed);
-        let pipeline = ended.pipeline.to_string();
-        let labels = [("pipeline", pipeline.clone()), ("outcome", outcome.as_str().to_string())];
-        ::metrics::counter!(metrics::BATCHES, &labels).increment(1);
-        ::metrics::histogram!(metrics::DURATION, "pipeline" => pipeline.clone()).record(took_millis as f64 / 1000.0);
-        ::metrics::counter!(metrics::ROWS, "pipeline" => pipeline).increment(ended.written.rows);
-        tracing::info!(
-            batch = %ended.name,
-            outcome = outcome.as_str(),
-            instant = ended.instant.as_ref().map(ToString::to_string),
-            rows = ended.written.rows,
-            took_millis,
-            error = ended.error.as_ref().map(|failure| failure.message.as_str()),
-            "batch ended"
-        );
-        let record = record_of(ended, outcome, took_millis);
-        if let Err(error) = self.roles.checkpoints.record(record).await {
-            // History is a convenience: the commit itself says everything.
-            tracing::warn!(error = &error as &dyn std::error::Error, "the batch's record could not be kept");
+    /// Keeps the record of a batch. History is a convenience, since the commit itself says everything: a role that does
+    /// not answer holds no batch up.
+    async fn keep_record(&self, status: &BatchStatus, pipeline: &Pipeline, definition: &str) {
+        let record = BatchRecord {
+            status: status.clone(),
+            target: pipeline.target.path.clone(),
+            definition: definition.to_string(),
+            process: self.process.clone(),
+        };
+        match tokio::time::timeout(self.settings.record_within, self.roles.checkpoints.record(record)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(batch = %status.name, error, "the batch's record could not be kept");
+            }
+            Err(_) => tracing::warn!(batch = %status.name, "the checkpoint role took too long to keep a record"),
         }
+    }
+
+    /// A batch and its target, of this process or from its record.
+    async fn find_with_target(&self, name: &BatchName) -> Result<(BatchStatus, String), Error> {
+        if let Some(known) = self.registry.find(name) {
+            let status = known.status.borrow().clone();
+            if status.outcome != Some(Outcome::Unknown) {
+                return Ok((status, known.target));
+            }
+        }
+        // One whose commit is unknown is read back: its record is settled as soon as the target tells how it ended.
+        let record = self.find_record(name).await?.ok_or_else(|| Error::NoBatch { name: name.to_string() })?;
+        Ok((record.status, record.target))
+    }
+
+    /// The batch of an earlier process that already answers a request for good.
+    async fn answer_from_record(
+        &self,
+        name: &BatchName,
+        definition: &str,
+        request: &RequestId,
+    ) -> Result<Option<BatchStatus>, Error> {
+        let record = match self.find_record(name).await {
+            Ok(record) => record,
+            Err(error) => {
+                // The batch asks the same role and says better what is wrong; and the target knows its commits.
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(batch = %name, error, "whether the request was made before cannot be looked up");
+                None
+            }
+        };
+        let Some(record) = record else { return Ok(None) };
+        if record.definition != definition {
+            return Err(Error::RequestReused { request: request.clone() });
+        }
+        Ok(Some(record.status).filter(|status| status.outcome.is_some() && answers(status)))
     }
 }
 
-enum Admitted {
-    New(watch::Sender<BatchStatus>),
-    Known(Box<BatchStatus>),
+/// What a batch of the pipeline needs to run.
+fn claim_of(pipeline: &Pipeline) -> Claim {
+    Claim {
+        pipeline: pipeline.name.clone(),
+        target: target_key(&pipeline.target.path),
+        memory: pipeline.limits.memory.0,
+    }
+}
+
+/// The whole of a batch but its outcome.
+async fn run_in_turn(
+    inner: Arc<Inner>,
+    request: Arc<RunRequest>,
+    status: Arc<watch::Sender<BatchStatus>>,
+    control: Arc<Control>,
+    turn: Turn,
+) -> Result<Ended, Error> {
+    let stop = control.stop();
+    let _slot = tokio::select! {
+        biased;
+        () = stop.wait() => return Err(Error::Cancelled),
+        slot = turn.comes() => slot,
+    };
+    Batch::new(&inner, &request, &status, &control)?.run().await
+}
+
+fn panic_of(ended: tokio::task::JoinError) -> String {
+    let Ok(panic) = ended.try_into_panic() else { return "its task was aborted".to_string() };
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_string())
+}
+
+fn publish(ended: &BatchStatus, took_millis: u64) {
+    let outcome = ended.outcome.unwrap_or(Outcome::Failed);
+    let pipeline = ended.pipeline.to_string();
+    let labels = [("pipeline", pipeline.clone()), ("outcome", outcome.as_str().to_string())];
+    ::metrics::counter!(metrics::BATCHES, &labels).increment(1);
+    ::metrics::histogram!(metrics::DURATION, "pipeline" => pipeline.clone()).record(took_millis as f64 / 1000.0);
+    ::metrics::counter!(metrics::ROWS, "pipeline" => pipeline).increment(ended.written.rows);
+    tracing::info!(
+        batch = %ended.name,
+        outcome = outcome.as_str(),
+        instant = ended.instant.as_ref().map(ToString::to_string),
+        rows = ended.written.rows,
+        took_millis,
+        error = ended.error.as_ref().map(|failure| failure.message.as_str()),
+        "batch ended"
+    );
 }
 
 #[async_trait]
@@ -189,33 +250,65 @@ impl Coordinator for Service {
         if !problems.is_empty() {
             return Err(Error::Pipeline { pipeline: request.pipeline.name.to_string(), problems });
         }
-        let first = first_status(&request.pipeline, &request.request, self.inner.clock.now_millis())?;
-        match self.inner.admit(&request, first.clone())? {
-            Admitted::Known(status) => Ok(*status),
-            Admitted::New(sender) => {
-                let inner = Arc::clone(&self.inner);
-                tokio::spawn(async move { inner.run(request, sender).await });
-                Ok(first)
-            }
+        let inner = &self.inner;
+        let first = first_status(&request, inner.clock.now_millis())?;
+        let definition = definition_of(&request.pipeline);
+        if let Some(status) = inner.registry.answer(&first.name, &definition, &request)? {
+            return Ok(status);
         }
+        if let Some(status) = inner.answer_from_record(&first.name, &definition, &request.request).await? {
+            return Ok(status);
+        }
+        let admitted = match inner.registry.admit(&request, &definition, first.clone())? {
+            Ok(admitted) => admitted,
+            Err(known) => return Ok(known),
+        };
+        if admitted.first_of_pipeline {
+            metrics::register_pipeline(request.pipeline.name.as_str());
+        }
+        // Before the answer, so that who got it can ask again after a restart.
+        inner.keep_record(&first, &request.pipeline, &definition).await;
+        // Before the answer as well: requests that follow one another wait in that order.
+        let turn = inner.schedule.enter(claim_of(&request.pipeline));
+        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted, turn));
+        Ok(first)
     }
 
     async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
-        match self.inner.find(name) {
-            Ok(status) => Ok(status.borrow().clone()),
-            Err(error) => self.find_in_history(name).await?.ok_or(error),
-        }
+        Ok(self.inner.find_with_target(name).await?.0)
     }
 
     async fn list_batches(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchStatus>, Error> {
-        let batches = self.inner.batches();
-        let newest = batches.order.iter().rev().filter_map(|name| batches.by_name.get(name));
-        let statuses = newest.map(|known| known.status.borrow().clone());
-        Ok(statuses.filter(|status| pipeline.is_none_or(|name| &status.pipeline == name)).take(limit).collect())
+        let mut all = self.inner.registry.newest();
+        all.retain(|status| pipeline.is_none_or(|name| &status.pipeline == name));
+        // Unknown ones are left to their records, which are read back.
+        all.retain(|status| status.outcome != Some(Outcome::Unknown));
+        let known: HashSet<BatchName> = all.iter().map(|status| status.name.clone()).collect();
+        let records = self.inner.records(pipeline, limit).await?;
+        all.extend(records.into_iter().map(|record| record.status).filter(|status| !known.contains(&status.name)));
+        // Stable: batches of one moment stay in the order in which they came.
+        all.sort_by_key(|status| std::cmp::Reverse(status.started_millis));
+        all.truncate(limit);
+        Ok(all)
     }
 
     async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
-        self.inner.find(name)
+        if let Some(known) = self.inner.registry.find(name) {
+            return Ok(known.status);
+        }
+        let (status, _) = self.inner.find_with_target(name).await?;
+        // Nobody changes it any more.
+        Ok(watch::channel(status).1)
+    }
+
+    async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
+        if let Some(known) = self.inner.registry.find(name) {
+            known.control.cancel();
+            let status = known.status.borrow().clone();
+            return Ok(status);
+        }
+        // One of an earlier process is over, or not ours to end.
+        self.get_batch(name).await
     }
 
     async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {
@@ -224,68 +317,68 @@ impl Coordinator for Service {
             return Err(Error::Pipeline { pipeline: pipeline.name.to_string(), problems });
         }
         let url = &pipeline.target.path;
-        let roles = &self.inner.roles;
-        let storage = self.inner.stores.open(url).map_err(|e| target_error(url, "opening the target", e))?;
+        let inner = &self.inner;
+        let storage = inner.stores.open(url).map_err(|e| target_error(url, "opening the target", e))?;
         let existing = TargetState::load(&storage).await?;
         if let Some(target) = &existing {
             let problems = check_config(&pipeline.target, &target.config);
-            if !problems.is_empty() {
+            if !problems.is_empty() && !is_untouched(target) {
                 return Err(Error::Target { url: url.clone(), what: problems.join("; ") });
             }
+            target.check_writers(url)?;
         }
-        let resolved = roles.checkpoints.resolve(&pipeline.name, storage.url()).await?;
-        let stored = resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-        let bound = bind(roles, &pipeline).await?;
-        let plans = plan_sources(roles, &pipeline, &bound, stored, None).await?;
-        let sources = merge_sources(&pipeline, &plans)?;
-        let limits = MergeLimits {
-            budget: MemoryBudget::new(pipeline.limits.memory.0 as usize),
-            spill_bytes: pipeline.limits.spill.0,
-            timeout: pipeline.limits.timeout.0,
-            parallelism: self.inner.settings.parallelism,
-        };
-        let checked = check_sql(roles, &pipeline, &sources, &limits).await?;
-        let stored_schema = existing.as_ref().and_then(|target| target.schema.as_ref());
-        let schema = schema::target_schema(&pipeline.target, stored_schema, &checked.schema)
-            .map_err(|problems| Error::Target { url: url.clone(), what: problems.join("; ") })?;
-        let columns = schema.fields().iter().map(|f| (f.name().clone(), f.data_type().to_string())).collect();
+        let resolved = inner.roles.checkpoints.resolve(&pipeline.name, storage.url()).await?;
+        let limits = inner.limits(&pipeline);
+        let opening = open(&inner.roles, &pipeline, existing.as_ref(), &resolved, &limits, |_| {}).await?;
+        let fields = opening.schema.fields().iter();
         Ok(PlannedBatch {
-            sources: plans.status(&pipeline),
-            has_news: plans.has_news(&pipeline),
-            logical_plan: checked.logical_plan,
-            physical_plan: checked.physical_plan,
-            columns,
+            sources: opening.plans.status(&pipeline),
+            has_news: opening.plans.has_news(&pipeline),
+            logical_plan: opening.checked.logical_plan,
+            physical_plan: opening.checked.physical_plan,
+            columns: fields.map(|f| (f.name().clone(), f.data_type().to_string())).collect(),
         })
     }
 
     async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error> {
-        let (target, status) = {
-            let batches = self.inner.batches();
-            let known = batches.by_name.get(name).ok_or_else(|| Error::NoBatch { name: name.to_string() })?;
-            (known.pipeline.target.path.clone(), known.status.borrow().clone())
-        };
-        pull::open(&self.inner.roles.timeline, &target, status, self.inner.settings.pull_batch_rows).await
+        let inner = &self.inner;
+        let (mut status, target) = inner.find_with_target(name).await?;
+        if status.outcome == Some(Outcome::Committed) && status.completed.is_none() {
+            status.completed = completion_of(inner, &target, &status).await?;
+        }
+        let storage = inner.stores.open(&target).map_err(|e| target_error(&target, "opening the target", e))?;
+        pull::open(&inner.roles.timeline, &storage, status, inner.settings.pull_batch_rows).await
     }
 }
 
-impl Service {
-    async fn find_in_history(&self, name: &BatchName) -> Result<Option<BatchStatus>, Error> {
-        let Some((pipeline, request)) = name.as_str().split_once('/') else { return Ok(None) };
-        let (Ok(pipeline), Ok(request)) = (PipelineName::new(pipeline), RequestId::new(request)) else {
-            return Ok(None);
-        };
-        let record = self.inner.roles.checkpoints.find_request(&pipeline, &request).await?;
-        Ok(record.map(|record| status_of(name, record)))
-    }
+/// The completion time of a batch's commit, where its timeline still has it: an answer to a request that was found in a
+/// newer commit does not tell it.
+async fn completion_of(
+    inner: &Inner,
+    target: &str,
+    status: &BatchStatus,
+) -> Result<Option<tributary_types::InstantTime>, Error> {
+    let Some(instant) = &status.instant else { return Ok(None) };
+    let fail = |e| target_error(target, "reading the target", e);
+    let storage = inner.stores.open(target).map_err(fail)?;
+    let config = match TableConfig::load(&storage).await {
+        Ok(config) => config,
+        Err(tributary_hudi::Error::NoTable { .. }) => return Ok(None),
+        Err(e) => return Err(fail(e)),
+    };
+    let timeline = load_timeline(&storage, &config).await?;
+    Ok(timeline.find(instant).and_then(|found| found.completed.clone()))
 }
 
-fn first_status(pipeline: &Pipeline, request: &RequestId, now_millis: i64) -> Result<BatchStatus, Error> {
-    let name = BatchName::new(format!("{}/{request}", pipeline.name))
-        .map_err(|e| Error::Pipeline { pipeline: pipeline.name.to_string(), problems: vec![e.to_string()] })?;
+fn first_status(request: &RunRequest, now_millis: i64) -> Result<BatchStatus, Error> {
+    let pipeline = &request.pipeline.name;
+    let name = BatchName::new(format!("{pipeline}/{}", request.request))
+        .map_err(|e| Error::Pipeline { pipeline: pipeline.to_string(), problems: vec![e.to_string()] })?;
     Ok(BatchStatus {
         name,
-        pipeline: pipeline.name.clone(),
-        request: request.clone(),
+        pipeline: pipeline.clone(),
+        request: request.request.clone(),
+        asked_by: request.asked_by.clone(),
         stage: Stage::Pending,
         outcome: None,
         instant: None,
@@ -298,42 +391,4 @@ fn first_status(pipeline: &Pipeline, request: &RequestId, now_millis: i64) -> Re
         error: None,
         started_millis: now_millis,
     })
-}
-
-fn record_of(ended: &BatchStatus, outcome: Outcome, took_millis: u64) -> BatchRecord {
-    let windows = ended.sources.iter().filter_map(|s| s.window.clone().map(|window| (s.source.to_string(), window)));
-    BatchRecord {
-        name: ended.name.to_string(),
-        pipeline: ended.pipeline.clone(),
-        request: ended.request.clone(),
-        outcome,
-        instant: ended.instant.clone(),
-        completed: ended.completed.clone(),
-        windows: windows.collect(),
-        rows: ended.written.rows,
-        started_millis: ended.started_millis,
-        took_millis,
-        error: ended.error.as_ref().map(|failure| failure.message.clone()),
-    }
-}
-
-fn status_of(name: &BatchName, record: BatchRecord) -> BatchStatus {
-    let failure =
-        |message| Failure { code: Code::Internal, retry: Retry::Never, reason: "FROM_HISTORY".to_string(), message };
-    BatchStatus {
-        name: name.clone(),
-        pipeline: record.pipeline,
-        request: record.request,
-        stage: Stage::Done,
-        outcome: Some(record.outcome),
-        instant: record.instant,
-        completed: record.completed,
-        seq: None,
-        sources: Vec::new(),
-        written: Written { rows: record.rows, ..Written::default() },
-        timings: Vec::new(),
-        peak_memory: 0,
-        error: record.error.map(failure),
-        started_millis: record.started_millis,
-    }
 }

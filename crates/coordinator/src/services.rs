@@ -35,11 +35,12 @@ type Did = Option<usize>;
 
 impl TableServices<'_> {
     /// Finishes or undoes what a dead process left. The batch goes on if that fails: a pending service keeps no
-    /// reader and no writer from the table.
-    pub(crate) async fn resume(&self) {
-        self.watch(metrics::CLEAN, self.resume_clean()).await;
-        self.watch(metrics::COMPACT_METADATA, self.undo_compaction()).await;
-        self.watch(metrics::ARCHIVE, self.finish_archive()).await;
+    /// reader and no writer from the table. Answers whether anything was found, and the timeline may have moved.
+    pub(crate) async fn resume(&self) -> bool {
+        let cleaned = self.watch(metrics::CLEAN, self.resume_clean()).await;
+        let undone = self.watch(metrics::COMPACT_METADATA, self.undo_compaction()).await;
+        let archived = self.watch(metrics::ARCHIVE, self.finish_archive()).await;
+        cleaned || undone || archived
     }
 
     /// Runs what is due after the commit of sequence number `seq`.
@@ -151,11 +152,12 @@ impl TableServices<'_> {
         Ok((finished > 0).then_some(finished))
     }
 
-    /// Counts what a service did and says what went wrong; no error gets past here.
-    async fn watch(&self, service: &'static str, running: impl Future<Output = Result<Did, Error>>) {
+    /// Counts what a service did and says what went wrong; no error gets past here. Answers whether it did anything
+    /// or failed on the way.
+    async fn watch(&self, service: &'static str, running: impl Future<Output = Result<Did, Error>>) -> bool {
         let began = Instant::now();
         let outcome = match running.await {
-            Ok(None) => return,
+            Ok(None) => return false,
             Ok(Some(things)) => {
                 ::metrics::counter!(metrics::SERVICE_THINGS, "service" => service).increment(things as u64);
                 "done"
@@ -168,5 +170,6 @@ impl TableServices<'_> {
         };
         ::metrics::counter!(metrics::SERVICE_RUNS, "service" => service, "outcome" => outcome).increment(1);
         ::metrics::histogram!(metrics::SERVICE_DURATION, "service" => service).record(began.elapsed().as_secs_f64());
+        true
     }
 }

@@ -24,6 +24,14 @@ pub struct Settings {
     pub commit_tries: u32,
     /// Pause between such tries.
     pub commit_pause: Duration,
+    /// Batches that run at once.
+    pub batches_at_once: usize,
+    /// Memory that the budgets of all batches running at once may add up to, in bytes; `None`: no limit.
+    pub memory: Option<u64>,
+    /// How long a batch that was told to stop may take to acknowledge it before its instant is left to the next batch.
+    pub stop_within: Duration,
+    /// How long the checkpoint role may take to keep a record before the batch goes on without.
+    pub record_within: Duration,
     /// Finished batches whose status is kept in memory.
     pub remembered_batches: usize,
     /// Rows of a record batch that a puller gets.
@@ -40,6 +48,10 @@ impl Default for Settings {
             commit_request: Duration::from_secs(45),
             commit_tries: 5,
             commit_pause: Duration::from_millis(500),
+            batches_at_once: 4,
+            memory: None,
+            stop_within: Duration::from_secs(60),
+            record_within: Duration::from_secs(10),
             remembered_batches: 1000,
             pull_batch_rows: 8192,
         }

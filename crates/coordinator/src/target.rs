@@ -8,6 +8,7 @@ use tributary_api::writer::KeySettings;
 use tributary_hudi::target::NewTable;
 use tributary_hudi::{CommitMetadata, Storage, TableConfig, Timeline, arrow_schema, without_meta_columns};
 use tributary_types::pipeline::{Pipeline, TableType, Target};
+use tributary_types::{InstantTime, pipeline_of_key};
 
 /// The target as one listing showed it.
 #[derive(Debug, Clone)]
@@ -16,6 +17,16 @@ pub(crate) struct TargetState {
     pub(crate) timeline: Timeline,
     /// Schema without meta columns; `None` for a table without a commit.
     pub(crate) schema: Option<Schema>,
+    /// A write of somebody else that changed rows after our newest commit.
+    pub(crate) foreign: Option<ForeignWrite>,
+}
+
+/// A write that is not of any pipeline of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ForeignWrite {
+    pub(crate) instant: InstantTime,
+    /// Our newest commit before it.
+    pub(crate) after: InstantTime,
 }
 
 impl TargetState {
@@ -27,29 +38,78 @@ impl TargetState {
             Err(e) => return Err(target_error(storage.url(), "reading the target's properties", e)),
         };
         let timeline = load_timeline(storage, &config).await?;
-        let schema = load_schema(storage, &config, &timeline).await?;
-        Ok(Some(TargetState { config, timeline, schema }))
+        let mut newest = Newest::default();
+        for instant in timeline.completed_writes().into_iter().rev() {
+            let Some(path) = timeline.completed_path(instant) else { continue };
+            newest.add(&instant.requested, &path, &read_metadata(storage, &path).await?);
+            if newest.is_complete() {
+                break;
+            }
+        }
+        let text = newest.schema.or_else(|| {
+            let created = config.get("hoodie.table.create.schema")?;
+            Some(("hoodie.properties".to_string(), created.to_string()))
+        });
+        let schema = match text {
+            None => None,
+            Some((file, text)) => {
+                let schema =
+                    arrow_schema(&file, &text).map_err(|e| target_error(storage.url(), "reading the schema", e))?;
+                Some(without_meta_columns(&schema))
+            }
+        };
+        let foreign = newest.ours.zip(newest.foreign).map(|(after, instant)| ForeignWrite { instant, after });
+        Ok(Some(TargetState { config, timeline, schema, foreign }))
+    }
+
+    /// Under exclusive writers, no write that changes rows may have followed the newest one of ours. What was in the
+    /// table before our first batch is not our concern.
+    pub(crate) fn check_writers(&self, url: &str) -> Result<(), Error> {
+        let Some(ForeignWrite { instant, after }) = &self.foreign else { return Ok(()) };
+        Err(Error::Conflict {
+            url: url.to_string(),
+            what: format!(
+                "another writer committed {instant} after our commit {after}, while `target.writers = \"exclusive\"`; \
+                 stop that writer"
+            ),
+        })
+    }
+}
+
+/// What the newest writes say, gathered from the newest backwards, each read once.
+#[derive(Debug, Default)]
+struct Newest {
+    /// The newest schema: the file it stands in, and its text.
+    schema: Option<(String, String)>,
+    /// The newest commit of ours.
+    ours: Option<InstantTime>,
+    /// The oldest write of somebody else after that which changed rows.
+    foreign: Option<InstantTime>,
+}
+
+impl Newest {
+    fn is_complete(&self) -> bool {
+        self.schema.is_some() && self.ours.is_some()
+    }
+
+    fn add(&mut self, instant: &InstantTime, path: &str, metadata: &CommitMetadata) {
+        if self.schema.is_none() {
+            self.schema = metadata.schema().map(|text| (path.to_string(), text.to_string()));
+        }
+        if self.ours.is_some() {
+            return;
+        }
+        if metadata.extra.keys().any(|key| pipeline_of_key(key).is_some()) {
+            self.ours = Some(instant.clone());
+        } else if metadata.changes_rows() {
+            self.foreign = Some(instant.clone());
+        }
     }
 }
 
 /// A fresh listing of the target's timeline.
 pub(crate) async fn load_timeline(storage: &Storage, config: &TableConfig) -> Result<Timeline, Error> {
     Timeline::load(storage, config).await.map_err(|e| target_error(storage.url(), "listing the target's timeline", e))
-}
-
-async fn load_schema(storage: &Storage, config: &TableConfig, timeline: &Timeline) -> Result<Option<Schema>, Error> {
-    for instant in timeline.completed_writes().into_iter().rev() {
-        let Some(path) = timeline.completed_path(instant) else { continue };
-        let metadata = read_metadata(storage, &path).await?;
-        if let Some(text) = metadata.schema() {
-            let schema = arrow_schema(&path, text).map_err(|e| target_error(storage.url(), "reading the schema", e))?;
-            return Ok(Some(without_meta_columns(&schema)));
-        }
-    }
-    let Some(text) = config.get("hoodie.table.create.schema") else { return Ok(None) };
-    let schema =
-        arrow_schema("hoodie.properties", text).map_err(|e| target_error(storage.url(), "reading the schema", e))?;
-    Ok(Some(without_meta_columns(&schema)))
 }
 
 /// Metadata of a completed write.
@@ -212,6 +272,33 @@ mod tests {
              hoodie.table.keygenerator.type=SIMPLE\nhoodie.table.metadata.partitions=files\n{more}"
         );
         TableConfig::from_properties("p", parse_properties(&text)).unwrap()
+    }
+
+    fn written(ours: bool, changes: bool, schema: bool) -> CommitMetadata {
+        let mut metadata = CommitMetadata { operation: "UPSERT".to_string(), ..CommitMetadata::default() };
+        if ours {
+            metadata.extra.insert("tributary.checkpoint.p".to_string(), "{}".to_string());
+        }
+        if schema {
+            metadata.extra.insert("schema".to_string(), "{}".to_string());
+        }
+        if changes {
+            metadata.stats.push(tributary_hudi::WriteStat { path: "f".to_string(), ..Default::default() });
+        }
+        metadata
+    }
+
+    #[test]
+    fn one_pass_over_the_newest_writes_finds_schema_our_commit_and_who_wrote_after_it() {
+        let at = |n: u32| format!("2025010100000000{n}").parse::<InstantTime>().unwrap();
+        let mut newest = Newest::default();
+        newest.add(&at(9), "nine", &written(false, true, false));
+        newest.add(&at(8), "eight", &written(false, true, true));
+        assert!(!newest.is_complete());
+        newest.add(&at(7), "seven", &written(true, true, true));
+        assert!(newest.is_complete());
+        assert_eq!(newest.schema.unwrap().0, "eight");
+        assert_eq!((newest.ours, newest.foreign), (Some(at(7)), Some(at(8))));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The archived timeline piece by piece, for readers that keep what they read: files of the archive never change, so
-//! after an archiver ran only its new files have to be read.
+//! The archived timeline piece by piece, for readers that keep what they read: after an archiver ran only its new
+//! files have to be read. Both layouts; the files of layout 1 are read in `archive_v1`.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +12,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use tributary_types::InstantTime;
 
+use crate::archive_v1;
 use crate::commit::CommitMetadata;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
@@ -26,12 +27,14 @@ const ACTION: &str = "action";
 const METADATA: &str = "metadata";
 
 /// One file of the archive.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HistoryFile {
     /// Its path, relative to the table.
     pub path: String,
-    /// Earliest and latest requested time in it, as its name says: `<min>_<max>_<level>.parquet`.
+    /// Earliest and latest requested time in it, as its name says on layout 2: `<min>_<max>_<level>.parquet`.
     pub range: Option<(InstantTime, InstantTime)>,
+    /// Its size in bytes where it tells one content from another (layout 1 appends to its files); else 0.
+    pub bytes: u64,
 }
 
 impl HistoryFile {
@@ -42,7 +45,12 @@ impl HistoryFile {
             (Some(Ok(min)), Some(Ok(max))) => Some((min, max)),
             _ => None,
         };
-        HistoryFile { path, range }
+        HistoryFile { path, range, bytes: 0 }
+    }
+
+    /// Whether it is a log file of layout 1.
+    fn is_log(&self) -> bool {
+        !self.path.ends_with(".parquet")
     }
 
     /// Whether an instant of this requested time can be in it.
@@ -53,17 +61,28 @@ impl HistoryFile {
 
 /// The archive's version; `None` while nothing was archived.
 pub async fn history_version(storage: &Storage, config: &TableConfig) -> Result<Option<u64>> {
+    if config.layout == 1 {
+        return Ok(archive_v1::version_of(&archive_v1::list_files(storage, config).await?));
+    }
     current_version(storage, &config.history_dir()).await
 }
 
 /// The files of one version of the archive; `None` when that version is gone.
 pub async fn history_files(storage: &Storage, config: &TableConfig, version: u64) -> Result<Option<Vec<HistoryFile>>> {
+    if config.layout == 1 {
+        let files = archive_v1::list_files(storage, config).await?;
+        return Ok((archive_v1::version_of(&files) == Some(version)).then_some(files));
+    }
     let files = manifest_files(storage, &config.history_dir(), version).await?;
     Ok(files.map(|files| files.into_iter().map(HistoryFile::new).collect()))
 }
 
 /// The instants in one file of the archive.
 pub async fn read_history_file(storage: &Storage, file: &HistoryFile) -> Result<Vec<ArchivedInstant>> {
+    if file.is_log() {
+        let entries = archive_v1::read_file(storage, file).await?;
+        return Ok(entries.into_iter().map(|entry| entry.instant).collect());
+    }
     let path = file.path.clone();
     let mut found = Vec::new();
     for batch in read_columns(storage, &path, &[REQUESTED, COMPLETED, ACTION]).await? {
@@ -91,6 +110,14 @@ pub async fn archived_metadata(
 ) -> Result<Vec<(InstantTime, CommitMetadata)>> {
     let mut found = Vec::new();
     for file in files.iter().filter(|file| wanted.iter().any(|time| file.may_hold(time))) {
+        if file.is_log() {
+            for entry in archive_v1::read_file(storage, file).await? {
+                if wanted.contains(&entry.instant.requested) && entry.instant.action.writes_files() {
+                    found.push((entry.instant.requested.clone(), entry.metadata(&file.path)?));
+                }
+            }
+            continue;
+        }
         let path = file.path.clone();
         for batch in read_columns(storage, &path, &[REQUESTED, METADATA]).await? {
             let (requested, metadata) = (text(&path, &batch, REQUESTED)?, binary(&path, &batch, METADATA)?);

@@ -99,7 +99,7 @@ impl CommitMetadata {
         self.extra.get("schema").map(String::as_str).filter(|text| !text.is_empty())
     }
 
-    fn from_raw(raw: HoodieCommitMetadata) -> Self {
+    pub(crate) fn from_raw(raw: HoodieCommitMetadata) -> Self {
         let mut stats = Vec::new();
         for (partition, entries) in raw.partition_to_write_stats.unwrap_or_default() {
             stats.extend(entries.into_iter().map(|stat| WriteStat::from_raw(&partition, stat)));

@@ -175,6 +175,9 @@ mod tests {
         assert_eq!(table_checksum("default", "trips"), 2_200_697_520);
         assert_eq!(table_checksum("", "trips"), 3_761_586_722);
         assert_eq!(table_checksum("", "mdt"), 2_002_732_260);
+        // Version 6.
+        assert_eq!(table_checksum("default", "v6_nonpartitioned"), 1_363_530_505);
+        assert_eq!(table_checksum("", "cow_v6_updates"), 579_903_663);
         assert_eq!(table_checksum("", "mdt_metadata"), 1_751_370_147);
     }
 
@@ -185,6 +188,17 @@ mod tests {
         assert_eq!(config.history_dir(), ".hoodie/timeline/history");
         assert_eq!((config.zone, config.table_type), (Zone::Local, TableType::CopyOnWrite));
         assert!(config.has_meta_columns());
+    }
+
+    #[test]
+    fn a_version_six_table_keeps_its_timeline_beside_its_properties() {
+        let config =
+            config("hoodie.table.name=t\nhoodie.table.version=6\nhoodie.archivelog.folder=archived\n").unwrap();
+        assert_eq!(
+            (config.layout, config.timeline_dir(), config.history_dir()),
+            (1, ".hoodie".into(), ".hoodie/archived".into())
+        );
+        assert_eq!(config.zone, Zone::Local, "no version 6 property says another one by default");
     }
 
     #[test]

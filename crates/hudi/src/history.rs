@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The archived timeline of layout 2: parquet files listed by a versioned manifest.
+//! The archived timeline as a whole. On layout 2 it is parquet files listed by a versioned manifest; log files of
+//! layout 1 are read in `archive_v1`.
 //!
 //! Only times and actions are read here; the archived metadata itself stays where it is.
 
@@ -14,6 +15,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Deserialize;
 use tributary_types::InstantTime;
 
+use crate::archive_v1;
 use crate::commit::CommitMetadata;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
@@ -51,7 +53,7 @@ struct ManifestEntry {
 /// version is read.
 pub async fn load_history(storage: &Storage, config: &TableConfig) -> Result<Vec<ArchivedInstant>> {
     if config.layout == 1 {
-        return Err(Error::unsupported("the archived timeline of table versions below 8 cannot be read"));
+        return load_logs(storage, config).await;
     }
     let directory = config.history_dir();
     for _attempt in 0..ATTEMPTS {
@@ -74,6 +76,9 @@ pub async fn find_archived_metadata(
     key: &str,
 ) -> Result<Vec<(ArchivedInstant, CommitMetadata)>> {
     let directory = config.history_dir();
+    if config.layout == 1 {
+        return Err(Error::unsupported("metadata is looked for in the archive of table versions 8 and 9 only"));
+    }
     for _attempt in 0..ATTEMPTS {
         let Some(version) = current_version(storage, &directory).await? else { return Ok(Vec::new()) };
         if let Some(mut found) = find_in_version(storage, &directory, version, key).await? {
@@ -120,6 +125,27 @@ pub(crate) async fn manifest_files(storage: &Storage, directory: &str, version: 
     };
     let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(&manifest_file, e))?;
     Ok(Some(manifest.files.into_iter().map(|entry| format!("{directory}/{}", entry.name)).collect()))
+}
+
+async fn load_logs(storage: &Storage, config: &TableConfig) -> Result<Vec<ArchivedInstant>> {
+    for _attempt in 0..3 {
+        match read_logs(storage, config).await {
+            // Merged with others since it was listed.
+            Err(Error::Gone { .. }) => {}
+            other => return other,
+        }
+    }
+    Err(Error::Conflict {
+        what: format!("the archive in `{}` changed three times while it was read", config.history_dir()),
+    })
+}
+
+async fn read_logs(storage: &Storage, config: &TableConfig) -> Result<Vec<ArchivedInstant>> {
+    let mut found = BTreeSet::new();
+    for file in archive_v1::list_files(storage, config).await? {
+        found.extend(archive_v1::read_file(storage, &file).await?.into_iter().map(|entry| entry.instant));
+    }
+    Ok(found.into_iter().collect())
 }
 
 async fn load_version(storage: &Storage, directory: &str, version: u64) -> Result<Option<Vec<ArchivedInstant>>> {

@@ -21,11 +21,14 @@ pub mod target;
 mod timeline;
 
 mod archive;
+mod archive_v1;
 mod avro_names;
 mod listing;
 mod log_blocks;
 mod mdt_read;
+mod mdt_timeline;
 mod parquet_file;
+mod pending_changes;
 mod row_groups;
 mod scan;
 mod shape;
@@ -51,6 +54,7 @@ pub use archive::{HistoryFile, archived_metadata, history_files, history_version
 pub use listing::{has_file_listing, list_base_files, list_directories};
 pub use mdt_read::read_file_listing;
 pub use parquet_file::{commit_time_range, file_schema};
+pub use pending_changes::pending_changes;
 pub use row_groups::{Bound, ColumnRange, Prune};
 pub use scan::{BatchStream, FileScan, open_scan};
 pub use slices::{

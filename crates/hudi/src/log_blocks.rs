@@ -31,8 +31,12 @@ pub(crate) enum BlockKind {
     Command,
     /// Keys to delete.
     Delete,
+    /// Rows in Avro.
+    Avro,
     /// An HFile.
     HFile,
+    /// Rows in a Parquet file.
+    Parquet,
     /// Anything else, by its number.
     Other(u32),
 }
@@ -115,7 +119,9 @@ fn read_block(body: Bytes) -> std::result::Result<LogBlock, &'static str> {
     let kind = match input.number()? {
         0 => BlockKind::Command,
         1 => BlockKind::Delete,
+        3 => BlockKind::Avro,
         4 => BlockKind::HFile,
+        5 => BlockKind::Parquet,
         other => BlockKind::Other(other),
     };
     let entries = input.number()?;

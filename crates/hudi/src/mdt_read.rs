@@ -5,6 +5,9 @@
 //! holds file names with size or deletion mark; newer records add to and take from older ones. A log block counts
 //! only when its instant is valid: it completed on the data timeline, or it is a completed deltacommit of the
 //! metadata table whose instant is not pending on the data timeline.
+//!
+//! Up to table version 7 (layout 1) a log file carries the instant of the base file that it follows; later ones
+//! carry their own.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,18 +16,15 @@ use hudi_core::hfile::{HFileReader, HFileRecord};
 use hudi_core::metadata::table_record::{
     FilesPartitionRecord, MetadataRecordType, decode_files_partition_record_with_schema, parse_avro_schema,
 };
-use tributary_types::InstantTime;
 
 use crate::error::{Error, Result};
 use crate::log_blocks::{BlockKind, LogBlock, read_blocks};
+use crate::mdt_timeline::{MdtTimeline, is_instant};
 use crate::slices::BaseFile;
 use crate::storage::{Entry, Storage};
 use crate::timeline::Timeline;
 
 const FILES_DIRECTORY: &str = ".hoodie/metadata/files";
-/// The metadata table's own timeline; its layout is 2 in every table version that is read.
-const TIMELINE_DIRECTORY: &str = ".hoodie/metadata/.hoodie/timeline";
-const LAYOUT: u32 = 2;
 /// Instants of the metadata table's own making start so: they have no counterpart on the data timeline.
 const INIT_PREFIX: &str = "00000000000000";
 /// How often a slice that a compaction replaces while it is read is looked up again.
@@ -59,9 +59,10 @@ pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<Vec
 /// The newest slice and what its records say together.
 pub(crate) async fn read_merged(storage: &Storage, data: &Timeline) -> Result<(Listing, Slice)> {
     let (files, _) = storage.list_level(FILES_DIRECTORY).await?;
-    let (instants, _) = storage.list_level(TIMELINE_DIRECTORY).await?;
-    let own = Timeline::from_names(TIMELINE_DIRECTORY, LAYOUT, instants.iter().map(Entry::name));
-    let slice = newest_slice(files.iter().map(|file| file.path.as_str()), &own);
+    let layout = data.layout();
+    let (instants, _) = storage.list_level(MdtTimeline::directory(layout)).await?;
+    let own = MdtTimeline::from_names(layout, instants.iter().map(Entry::name));
+    let slice = newest_slice(layout, files.iter().map(|file| file.path.as_str()), &own);
     if slice.base.is_none() && slice.logs.is_empty() {
         return Err(Error::unsupported(format!("`{FILES_DIRECTORY}` holds no file slice")));
     }
@@ -89,28 +90,32 @@ pub(crate) struct Slice {
     pub(crate) logs: Vec<String>,
 }
 
-fn newest_slice<'a>(paths: impl Iterator<Item = &'a str>, own: &Timeline) -> Slice {
-    let mut base: Option<(InstantTime, &str)> = None;
+fn newest_slice<'a>(layout: u32, paths: impl Iterator<Item = &'a str>, own: &MdtTimeline) -> Slice {
+    let mut base: Option<(&str, &str)> = None;
     let mut logs = Vec::new();
     for path in paths {
         let name = path.rsplit('/').next().unwrap_or(path);
         if let Some(instant) = hfile_instant(name) {
-            if own.is_committed(&instant) && base.as_ref().is_none_or(|(newest, _)| *newest < instant) {
+            if own.is_committed(instant) && base.is_none_or(|(newest, _)| newest < instant) {
                 base = Some((instant, path));
             }
-        } else if let Some((instant, version)) = log_instant(name)
-            && own.is_committed(&instant)
-        {
+        } else if let Some((instant, version)) = log_instant(name) {
             // An archived deltacommit was compacted away long ago; its own time stands for its completion.
-            let completed = own.find(&instant).and_then(|found| found.completed.clone());
-            logs.push((completed.unwrap_or_else(|| instant.clone()), instant, version, path));
+            let completed = own.completion(instant).unwrap_or(instant);
+            if layout == 1 {
+                // The instant of a base file, or of a compaction that did not end yet.
+                logs.push((instant, instant, version, path));
+            } else if own.is_committed(instant) {
+                logs.push((completed, instant, version, path));
+            }
         }
     }
-    // A log belongs to the newest base whose instant is not after the log's completion (layout 2).
+    // A log belongs to the newest base whose instant is not after the log's completion (layout 2), or is the log's
+    // own; a compaction that did not end leaves the logs after it to the base before it.
     if let Some((base_instant, _)) = &base {
-        logs.retain(|(completed, ..)| completed >= base_instant);
+        logs.retain(|(from, ..)| from >= base_instant);
     }
-    logs.sort();
+    logs.sort_unstable();
     Slice {
         base: base.map(|(_, path)| path.to_string()),
         logs: logs.into_iter().map(|(.., path)| path.to_string()).collect(),
@@ -118,29 +123,27 @@ fn newest_slice<'a>(paths: impl Iterator<Item = &'a str>, own: &Timeline) -> Sli
 }
 
 /// `<file id>_<write token>_<instant>.hfile`.
-pub(crate) fn hfile_instant(name: &str) -> Option<InstantTime> {
-    name.strip_suffix(".hfile")?.rsplit_once('_')?.1.parse().ok()
+pub(crate) fn hfile_instant(name: &str) -> Option<&str> {
+    name.strip_suffix(".hfile")?.rsplit_once('_').map(|(_, instant)| instant).filter(|instant| is_instant(instant))
 }
 
 /// `.<file id>_<instant>.log.<version>_<write token>`.
-pub(crate) fn log_instant(name: &str) -> Option<(InstantTime, u32)> {
+pub(crate) fn log_instant(name: &str) -> Option<(&str, u32)> {
     let (_file_id, rest) = name.strip_prefix('.')?.split_once('_')?;
     let (instant, rest) = rest.split_once(".log.")?;
     let (version, _write_token) = rest.split_once('_')?;
-    Some((instant.parse().ok()?, version.parse().ok()?))
+    is_instant(instant).then_some((instant, version.parse().ok()?))
 }
 
-/// Instants whose log blocks count. Rolled-back instants need no mention: their files are gone, and a file of theirs
-/// that were still listed has no completed instant.
-fn valid_instants(data: &Timeline, own: &Timeline) -> HashSet<String> {
+/// Instants whose log blocks count. Rolled-back instants need no mention: their files are gone, or a command block
+/// takes them back.
+fn valid_instants(data: &Timeline, own: &MdtTimeline) -> HashSet<String> {
     let completed = data.instants().iter().filter(|instant| !instant.is_pending());
     let mut valid: HashSet<String> = completed.map(|instant| instant.requested.to_string()).collect();
-    for instant in own.instants().iter().filter(|instant| !instant.is_pending()) {
-        let pending = data.find(&instant.requested).is_some_and(|found| found.is_pending());
-        if !pending || instant.requested.as_str().starts_with(INIT_PREFIX) {
-            valid.insert(instant.requested.to_string());
-        }
-    }
+    let pending = data.instants().iter().filter(|instant| instant.is_pending());
+    let pending: HashSet<&str> = pending.map(|instant| instant.requested.as_str()).collect();
+    let own = own.completed().filter(|instant| !pending.contains(instant) || instant.starts_with(INIT_PREFIX));
+    valid.extend(own.map(str::to_string));
     valid
 }
 
@@ -157,7 +160,7 @@ fn valid_blocks<'a>(logs: &[(&'a str, Bytes)], valid: &HashSet<String>) -> Resul
                 BlockKind::HFile => kept.push((path, block)),
                 // Java begins the log of a fresh group with deletes of nothing.
                 BlockKind::Delete if block.deletes_nothing() => {}
-                BlockKind::Delete | BlockKind::Other(_) => {
+                BlockKind::Delete | BlockKind::Avro | BlockKind::Parquet | BlockKind::Other(_) => {
                     return Err(Error::unsupported(format!("`{path}` holds a block of kind {:?}", block.kind)));
                 }
             }
@@ -211,45 +214,80 @@ mod tests {
     const T5: &str = "20250101000005000";
     const T7: &str = "20250101000007000";
 
-    fn timeline(names: &[String]) -> Timeline {
+    fn data(names: &[String]) -> Timeline {
         Timeline::from_names("d", 2, names.iter().map(String::as_str))
+    }
+
+    fn own(layout: u32, names: &[String]) -> MdtTimeline {
+        MdtTimeline::from_names(layout, names.iter().map(String::as_str))
     }
 
     #[test]
     fn names_of_the_metadata_table_say_their_instant() {
-        assert_eq!(hfile_instant(&format!("files-0000-0_0-1-2_{T1}.hfile")), T1.parse().ok());
-        let log = format!(".files-0000-0_{T1}.log.2_0-1-2");
-        assert_eq!(log_instant(&log), Some((T1.parse().unwrap(), 2)));
+        assert_eq!(hfile_instant(&format!("files-0000-0_0-1-2_{T1}.hfile")), Some(T1));
+        assert_eq!(hfile_instant(&format!("files-0000-0_0-1-2_{T1}001.hfile")), Some(format!("{T1}001").as_str()));
+        assert_eq!(log_instant(&format!(".files-0000-0_{T1}.log.2_0-1-2")), Some((T1, 2)));
         assert_eq!(log_instant(".hoodie_partition_metadata"), None);
     }
 
     #[test]
     fn logs_that_a_compaction_took_in_are_left_out() {
-        let own = timeline(&[
-            format!("{T1}_20250101000002000.deltacommit"),
-            format!("{T3}_20250101000004000.commit"),
-            format!("{T5}_20250101000006000.deltacommit"),
-            format!("{T7}.deltacommit.inflight"),
-        ]);
+        let own = own(
+            2,
+            &[
+                format!("{T1}_20250101000002000.deltacommit"),
+                format!("{T3}_20250101000004000.commit"),
+                format!("{T5}_20250101000006000.deltacommit"),
+                format!("{T7}.deltacommit.inflight"),
+            ],
+        );
         let paths = [
             format!("f/.files-0000-0_{T1}.log.1_0-1-2"),
             format!("f/files-0000-0_0-1-2_{T3}.hfile"),
             format!("f/.files-0000-0_{T5}.log.1_0-1-2"),
             format!("f/.files-0000-0_{T7}.log.1_0-1-2"),
         ];
-        let slice = newest_slice(paths.iter().map(String::as_str), &own);
+        let slice = newest_slice(2, paths.iter().map(String::as_str), &own);
         assert_eq!(slice, Slice { base: Some(paths[1].clone()), logs: vec![paths[2].clone()] });
     }
 
     #[test]
+    fn on_layout_one_a_log_follows_the_base_file_that_it_names() {
+        let own = own(
+            1,
+            &[
+                format!("{T1}.deltacommit"),
+                format!("{T1}001.commit"),
+                format!("{T3}.deltacommit"),
+                format!("{T3}001.compaction.requested"),
+            ],
+        );
+        let paths = [
+            "f/.files-0000-0_00000000000000010.log.1_0-0-0".to_string(),
+            "f/files-0000-0_0-1-2_00000000000000010.hfile".to_string(),
+            format!("f/files-0000-0_0-1-2_{T1}001.hfile"),
+            format!("f/files-0000-0_0-1-2_{T3}001.hfile"),
+            format!("f/.files-0000-0_{T1}001.log.10_0-1-2"),
+            format!("f/.files-0000-0_{T1}001.log.9_0-1-2"),
+            format!("f/.files-0000-0_{T3}001.log.1_0-1-2"),
+        ];
+        let slice = newest_slice(1, paths.iter().map(String::as_str), &own);
+        let logs = [5, 4, 6].map(|at: usize| paths[at].clone());
+        assert_eq!(slice, Slice { base: Some(paths[2].clone()), logs: logs.to_vec() });
+    }
+
+    #[test]
     fn a_block_of_a_pending_data_instant_does_not_count() {
-        let data = timeline(&[format!("{T1}_{T3}.commit"), format!("{T5}.commit.requested")]);
-        let own = timeline(&[
-            format!("{T1}_{T3}.deltacommit"),
-            format!("{T5}_{T7}.deltacommit"),
-            format!("00000000000000000_{T1}.deltacommit"),
-            format!("{T7}_20250101000008000.deltacommit"),
-        ]);
+        let data = data(&[format!("{T1}_{T3}.commit"), format!("{T5}.commit.requested")]);
+        let own = own(
+            2,
+            &[
+                format!("{T1}_{T3}.deltacommit"),
+                format!("{T5}_{T7}.deltacommit"),
+                format!("00000000000000000_{T1}.deltacommit"),
+                format!("{T7}_20250101000008000.deltacommit"),
+            ],
+        );
         let valid = valid_instants(&data, &own);
         assert!(valid.contains(T1) && valid.contains("00000000000000000"));
         assert!(!valid.contains(T5), "pending on the data timeline");

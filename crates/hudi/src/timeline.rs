@@ -215,6 +215,16 @@ impl Timeline {
         }
     }
 
+    /// The layout: 1 up to table version 7, 2 from 8 on.
+    pub fn layout(&self) -> u32 {
+        self.layout
+    }
+
+    /// Path of the file that says what an instant is going to do.
+    pub fn plan_path(&self, instant: &Instant) -> String {
+        requested_path(&self.directory, &instant.requested, instant.action)
+    }
+
     /// Path of the file that holds an instant's completed metadata.
     pub fn completed_path(&self, instant: &Instant) -> Option<String> {
         let completed = instant.completed.as_ref()?;
@@ -364,6 +374,15 @@ mod tests {
         assert_eq!(timeline.instants()[0].completed, Some(at(T1)));
         assert_eq!(timeline.completed_path(&timeline.instants()[0]).unwrap(), format!("d/{T1}.commit"));
         assert!(timeline.instants()[1].is_pending());
+    }
+
+    #[test]
+    fn layout_one_names_a_pending_replacement_by_its_action() {
+        let names = ["20250101000000001.replacecommit.requested", "20250101000000001.replacecommit.inflight"];
+        let timeline = Timeline::from_names("d", 1, names);
+        let instant = &timeline.instants()[0];
+        assert_eq!((instant.action, instant.is_pending()), (Action::ReplaceCommit, true));
+        assert_eq!(timeline.plan_path(instant), format!("d/{T1}.replacecommit.requested"));
     }
 
     #[test]

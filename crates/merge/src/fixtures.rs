@@ -13,7 +13,7 @@ use futures::{StreamExt, stream};
 use tributary_api::merge::{CheckRequest, Checked, Error, Merge, MergeLimits, MergeRequest, MergeSource, Merged};
 use tributary_api::timeline::{self, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline};
 use tributary_api::writer::{self, KeySettings, StageRequest, Staged, Writer};
-use tributary_api::{RowError, RowStream};
+use tributary_api::{RowError, RowStream, Stop};
 use tributary_types::pipeline::{OnNullKey, Operation};
 use tributary_types::{MemoryBudget, SourceName};
 
@@ -89,6 +89,7 @@ pub(crate) struct CollectingWriter {
     failures: Mutex<Vec<RowError>>,
     give_up_after: Mutex<Option<usize>>,
     full: Mutex<bool>,
+    shares: Mutex<Vec<Option<usize>>>,
 }
 
 impl CollectingWriter {
@@ -99,6 +100,11 @@ impl CollectingWriter {
     /// Errors that streams of rows ended with.
     pub(crate) fn failures(&self) -> Vec<RowError> {
         self.failures.lock().unwrap().clone()
+    }
+
+    /// The memory that each staging was given for a writer elsewhere.
+    pub(crate) fn shares(&self) -> Vec<Option<usize>> {
+        self.shares.lock().unwrap().clone()
     }
 
     /// From now on it stops after so many batches and calls that a success.
@@ -116,9 +122,15 @@ impl CollectingWriter {
 impl Writer for CollectingWriter {
     async fn stage(&self, request: StageRequest, mut rows: RowStream) -> Result<Staged, writer::Error> {
         let mut staged = Staged::default();
+        self.shares.lock().unwrap().push(request.share);
         let give_up_after = *self.give_up_after.lock().unwrap();
         let full = *self.full.lock().unwrap();
-        while let Some(batch) = rows.next().await {
+        loop {
+            let next = tokio::select! {
+                next = rows.next() => next,
+                () = request.stop.wait() => return Err(writer::Error::Stopped),
+            };
+            let Some(batch) = next else { break };
             let batch = batch.inspect_err(|error| self.failures.lock().unwrap().push(error.clone()))?;
             assert_eq!(batch.schema(), request.schema, "rows come as announced");
             staged.rows_in += batch.num_rows() as u64;
@@ -247,6 +259,7 @@ pub(crate) fn limits(memory: usize) -> MergeLimits {
         spill_bytes: 1 << 30,
         timeout: Duration::from_secs(120),
         parallelism: 2,
+        stop: Stop::default(),
     }
 }
 
@@ -269,7 +282,9 @@ pub(crate) fn stage_request(schema: SchemaRef, budget: MemoryBudget) -> StageReq
         on_null_key: OnNullKey::Fail,
         slices: Arc::default(),
         budget,
+        share: None,
         spill_bytes: 1 << 30,
+        stop: Stop::default(),
     }
 }
 

@@ -11,9 +11,10 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::StreamExt;
 use tracing::{debug, info, warn};
+use tributary_api::StopSource;
 use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, MergeSource, Merged};
 use tributary_api::timeline::{Relation, Timeline};
-use tributary_api::writer::{StageRequest, Writer};
+use tributary_api::writer::{self, StageRequest, Writer};
 use tributary_types::{Clock, SourceName, SystemClock};
 
 use crate::engine::{Attempt, Engine, Job, Named};
@@ -65,6 +66,7 @@ impl Service {
 
     async fn run_within(&self, request: MergeRequest) -> Result<(Merged, u64), Error> {
         let MergeRequest { sql, sources, stage, limits } = request;
+        let stop = limits.stop.clone();
         let names: Vec<SourceName> = sources.iter().map(|source| source.source.clone()).collect();
         let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
         let job = Arc::new(Job {
@@ -74,7 +76,11 @@ impl Service {
             limits,
             now_millis: self.clock.now_millis(),
         });
-        let started = self.start(&job, &stage).await?;
+        // Up to the first rows nothing is written, so that much can be dropped.
+        let started = tokio::select! {
+            started = Box::pin(self.start(&job, &stage)) => started?,
+            () = stop.wait() => return Err(Error::Stopped),
+        };
         self.stage(&job, started, stage).await
     }
 
@@ -123,12 +129,23 @@ impl Service {
         }
     }
 
-    async fn stage(&self, job: &Job, started: Started, request: StageRequest) -> Result<(Merged, u64), Error> {
+    async fn stage(&self, job: &Job, started: Started, mut request: StageRequest) -> Result<(Merged, u64), Error> {
         let Started { attempt, first, query, spilled_before } = started;
         let limits =
             StreamLimits { max_rows: self.max_rows, share: attempt.pool.share(), spill_bytes: job.limits.spill_bytes };
         let (rows, progress) = Rows::new(first, query, Arc::clone(&attempt.schema), limits);
+        request.stop = job.limits.stop.clone();
+        // A writer in another process cannot count into this budget: it gets what the query leaves of it.
+        request.share = Some(job.limits.budget.limit().saturating_sub(attempt.pool.share()));
+        // Never dropped: the writer may have an operation on its way. It returns once told to stop.
         let staged = self.writer.stage(request, Box::pin(rows)).await;
+        if let Err(lost @ writer::Error::Unreachable { .. }) = staged {
+            // Whether it stopped is not known, which matters more than why it should.
+            return Err(lost.into());
+        }
+        if job.limits.stop.is_set() {
+            return Err(Error::Stopped);
+        }
         // The stream's own error first: what the writer makes of it is the same thing at second hand.
         if let Some(failure) = progress.take_failure() {
             return Err(failure);
@@ -178,16 +195,23 @@ impl Merge for Service {
         Ok(Checked { schema: attempt.schema, logical_plan, physical_plan })
     }
 
-    async fn run(&self, request: MergeRequest) -> Result<Merged, Error> {
+    async fn run(&self, mut request: MergeRequest) -> Result<Merged, Error> {
         let started = Instant::now();
         let timeout = request.limits.timeout;
-        let outcome = match tokio::time::timeout(timeout, Box::pin(self.run_within(request))).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Error::Limit {
-                limit: "time",
-                detail: format!("the merge took longer than {timeout:?}; raise `limits.timeout`"),
-            }),
+        let overtime = StopSource::new();
+        request.limits.stop = request.limits.stop.or(&overtime.listen());
+        let mut run = Box::pin(self.run_within(request));
+        let mut outcome = tokio::select! {
+            outcome = &mut run => outcome,
+            () = tokio::time::sleep(timeout) => {
+                overtime.stop();
+                run.await
+            }
         };
+        if matches!(outcome, Err(Error::Stopped)) && overtime.is_stopped() {
+            let detail = format!("the merge took longer than {timeout:?}; raise `limits.timeout`");
+            outcome = Err(Error::Limit { limit: "time", detail });
+        }
         metrics::finished(&outcome, started.elapsed().as_secs_f64());
         outcome.map(|(merged, _)| merged)
     }

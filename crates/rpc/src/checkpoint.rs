@@ -6,11 +6,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
-use tributary_api::checkpoint::{BatchRecord, Checkpoints, Error, Resolved};
+use tributary_api::checkpoint::{BatchRecord, Checkpoints, CommitFound, Error, Resolved};
 use tributary_types::{PipelineName, RequestId};
 
 use crate::convert::{
-    Malformed, count, record_from_proto, record_to_proto, required, resolved_from_proto, resolved_to_proto,
+    Malformed, commit_found_from_proto, commit_found_to_proto, count, record_from_proto, record_to_proto, required,
+    resolved_from_proto, resolved_to_proto,
 };
 use crate::fault::{malformed, to_status};
 use crate::proto::checkpoint as proto;
@@ -44,6 +45,22 @@ impl Checkpoints for CheckpointClient {
         resolved_from_proto(pipeline, resolved.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
+    async fn find_commit(
+        &self,
+        pipeline: &PipelineName,
+        target: &str,
+        request: &RequestId,
+    ) -> Result<Option<CommitFound>, Error> {
+        const DOING: &str = "looking for the commit of a request";
+        let request = proto::FindCommitRequest {
+            pipeline: pipeline.to_string(),
+            target: target.to_string(),
+            request_id: request.to_string(),
+        };
+        let found = self.calls.clone().find_commit(request).await.map_err(self.remote.failed(DOING))?;
+        commit_found_from_proto(found.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
+
     async fn record(&self, record: BatchRecord) -> Result<(), Error> {
         const DOING: &str = "keeping a record";
         let request = proto::RecordRequest { record: Some(record_to_proto(&record)) };
@@ -51,9 +68,10 @@ impl Checkpoints for CheckpointClient {
         Ok(())
     }
 
-    async fn history(&self, pipeline: &PipelineName, limit: usize) -> Result<Vec<BatchRecord>, Error> {
+    async fn history(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchRecord>, Error> {
         const DOING: &str = "reading the history";
-        let request = proto::ListRecordsRequest { pipeline: pipeline.to_string(), limit: limit as u64 };
+        let pipeline = pipeline.map(ToString::to_string).unwrap_or_default();
+        let request = proto::ListRecordsRequest { pipeline, limit: limit as u64 };
         let found = self.calls.clone().list_records(request).await.map_err(self.remote.failed(DOING))?;
         let records = found.into_inner().records.into_iter().map(record_from_proto);
         records.collect::<Result<_, _>>().map_err(self.remote.unreadable(DOING))
@@ -83,6 +101,10 @@ fn pipeline_name(name: String) -> Result<PipelineName, Status> {
     PipelineName::new(name).map_err(|e| malformed(Malformed::new("pipeline", e)))
 }
 
+fn request_id(id: String) -> Result<RequestId, Status> {
+    RequestId::new(id).map_err(|e| malformed(Malformed::new("request_id", e)))
+}
+
 #[async_trait]
 impl CheckpointService for CheckpointServer {
     async fn resolve(
@@ -93,6 +115,17 @@ impl CheckpointService for CheckpointServer {
         let pipeline = pipeline_name(request.pipeline)?;
         let resolved = self.checkpoints.resolve(&pipeline, &request.target).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(resolved_to_proto(&resolved)))
+    }
+
+    async fn find_commit(
+        &self,
+        request: Request<proto::FindCommitRequest>,
+    ) -> Result<Response<proto::FindCommitResponse>, Status> {
+        let request = request.into_inner();
+        let pipeline = pipeline_name(request.pipeline)?;
+        let id = request_id(request.request_id)?;
+        let found = self.checkpoints.find_commit(&pipeline, &request.target, &id).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(commit_found_to_proto(found.as_ref())))
     }
 
     async fn record(&self, request: Request<proto::RecordRequest>) -> Result<Response<proto::RecordResponse>, Status> {
@@ -107,8 +140,12 @@ impl CheckpointService for CheckpointServer {
         request: Request<proto::ListRecordsRequest>,
     ) -> Result<Response<proto::ListRecordsResponse>, Status> {
         let request = request.into_inner();
-        let pipeline = pipeline_name(request.pipeline)?;
-        let found = self.checkpoints.history(&pipeline, count(request.limit)).await.map_err(|e| to_status(&e))?;
+        let pipeline = match request.pipeline.is_empty() {
+            true => None,
+            false => Some(pipeline_name(request.pipeline)?),
+        };
+        let found = self.checkpoints.history(pipeline.as_ref(), count(request.limit)).await;
+        let found = found.map_err(|e| to_status(&e))?;
         Ok(Response::new(proto::ListRecordsResponse { records: found.iter().map(record_to_proto).collect() }))
     }
 
@@ -118,7 +155,7 @@ impl CheckpointService for CheckpointServer {
     ) -> Result<Response<proto::FindRequestResponse>, Status> {
         let request = request.into_inner();
         let pipeline = pipeline_name(request.pipeline)?;
-        let id = RequestId::new(request.request_id).map_err(|e| malformed(Malformed::new("request_id", e)))?;
+        let id = request_id(request.request_id)?;
         let found = self.checkpoints.find_request(&pipeline, &id).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(proto::FindRequestResponse { record: found.as_ref().map(record_to_proto) }))
     }

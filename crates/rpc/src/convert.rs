@@ -14,7 +14,10 @@ mod timeline;
 mod writer;
 
 pub use batch::{batch_from_proto, batch_to_proto, plan_from_proto, plan_to_proto};
-pub use checkpoint::{record_from_proto, record_to_proto, resolved_from_proto, resolved_to_proto};
+pub use checkpoint::{
+    commit_found_from_proto, commit_found_to_proto, record_from_proto, record_to_proto, resolved_from_proto,
+    resolved_to_proto,
+};
 pub use common::{
     cursor_from_proto, cursor_to_proto, report_from_proto, report_to_proto, window_from_proto, window_to_proto,
 };

@@ -326,8 +326,8 @@ fn default_retry(code: Code, call: Call) -> Retry {
 }
 
 fn grpc_code(fault: &common::Fault) -> tonic::Code {
-    // It exists and cannot be had any more: clients must tell it from a name that never was.
-    if fault.reason == "BATCH_GONE" {
+    // It exists, or did, and cannot be had any more: clients must tell it from a name that never was.
+    if matches!(fault.reason.as_str(), "BATCH_GONE" | "REQUEST_EXPIRED") {
         return tonic::Code::FailedPrecondition;
     }
     match known_code(fault) {

@@ -4,14 +4,21 @@
 //!
 //! A memory budget cannot be shared between processes, so its limit travels and the other side counts into a budget of
 //! its own. What that counted at most comes back and is added to the caller's peak.
+//!
+//! A run is never cut off: a caller that wants it to stop sends [`proto::StopRequest`] and goes on waiting for the run's
+//! own answer, which is the acknowledgement. A caller that went away tells it to stop as well.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
+use tributary_api::StopSource;
 use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, Merged};
-use tributary_types::SourceName;
+use tributary_types::{Code, Retry, SourceName};
 
 use crate::convert::{
     bound_from_proto, bound_to_proto, check_from_proto, check_to_proto, checked_from_proto, checked_to_proto, count,
@@ -22,6 +29,9 @@ use crate::proto::merge as proto;
 use crate::remote::Remote;
 use proto::merge_service_client::MergeServiceClient;
 use proto::merge_service_server::{MergeService, MergeServiceServer};
+
+/// Pause before a run that did not stop, or has not arrived yet, is told again.
+const TELL_AGAIN: Duration = Duration::from_millis(200);
 
 /// Calls a merge role in another process.
 #[derive(Clone)]
@@ -36,6 +46,16 @@ impl MergeClient {
         MergeClient {
             calls: MergeServiceClient::new(channel).max_decoding_message_size(crate::MESSAGE_LIMIT),
             remote: Remote::new(address),
+        }
+    }
+
+    /// Tells a run to stop, again and again: one that was just sent may not have arrived yet.
+    async fn tell_to_stop(&self, named: proto::StopRequest) -> Infallible {
+        loop {
+            if let Err(status) = self.calls.clone().stop(named.clone()).await {
+                tracing::warn!(instant = named.instant, status = status.message(), "a merge cannot be told to stop");
+            }
+            tokio::time::sleep(TELL_AGAIN).await;
         }
     }
 }
@@ -65,8 +85,20 @@ impl Merge for MergeClient {
     async fn run(&self, request: MergeRequest) -> Result<Merged, Error> {
         const DOING: &str = "running the merge";
         let budget = request.limits.budget.clone();
-        let request = merge_to_proto(&request);
-        let answer = self.calls.clone().run(request).await.map_err(self.remote.failed(DOING))?.into_inner();
+        let stop = request.limits.stop.clone();
+        let named = proto::StopRequest {
+            url: request.stage.url.clone(),
+            instant: request.stage.instant.to_string(),
+            attempt: request.stage.attempt,
+        };
+        let mut calls = self.calls.clone();
+        let call = calls.run(merge_to_proto(&request));
+        tokio::pin!(call);
+        let answer = tokio::select! {
+            answer = &mut call => answer,
+            never = async { stop.wait().await; self.tell_to_stop(named).await } => match never {},
+        };
+        let answer = answer.map_err(self.remote.failed(DOING))?.into_inner();
         crate::count_peak(&budget, count(answer.peak_memory_bytes));
         merged_from_proto(answer).map_err(self.remote.unreadable(DOING))
     }
@@ -75,12 +107,35 @@ impl Merge for MergeClient {
 /// Serves a merge role to [`MergeClient`]s.
 pub struct MergeServer {
     merge: Arc<dyn Merge>,
+    runs: Arc<Mutex<Runs>>,
+}
+
+/// What stops each run: by URL and instant of the target, and attempt.
+type Runs = HashMap<(String, String, u32), Arc<StopSource>>;
+
+/// A run under way. Dropping it, as happens when its caller goes away, tells the run to stop.
+struct UnderWay {
+    runs: Arc<Mutex<Runs>>,
+    key: (String, String, u32),
+    stop: Arc<StopSource>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.stop.stop();
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another call for the same attempt may have taken the place.
+        if runs.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.stop)) {
+            runs.remove(&self.key);
+        }
+    }
 }
 
 impl MergeServer {
     /// The service to add to a server.
     pub fn new(merge: Arc<dyn Merge>) -> MergeServiceServer<Self> {
-        MergeServiceServer::new(MergeServer { merge }).max_decoding_message_size(crate::MESSAGE_LIMIT)
+        MergeServiceServer::new(MergeServer { merge, runs: Arc::default() })
+            .max_decoding_message_size(crate::MESSAGE_LIMIT)
     }
 }
 
@@ -100,10 +155,34 @@ impl MergeService for MergeServer {
     }
 
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunResponse>, Status> {
-        let request = merge_from_proto(request.into_inner()).map_err(malformed)?;
+        let mut request = merge_from_proto(request.into_inner()).map_err(malformed)?;
         let budget = request.limits.budget.clone();
-        let merged = self.merge.run(request).await.map_err(|e| to_status(&e))?;
-        Ok(Response::new(merged_to_proto(&merged, budget.peak())))
+        let stage = &request.stage;
+        let key = (stage.url.clone(), stage.instant.to_string(), stage.attempt);
+        let stop = Arc::new(StopSource::new());
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), Arc::clone(&stop));
+        request.limits.stop = stop.listen();
+        request.stage.stop = stop.listen();
+        let under_way = UnderWay { runs: Arc::clone(&self.runs), key, stop };
+        // In a task of its own: when the caller goes away this future is dropped, and the run must end by itself.
+        let merge = Arc::clone(&self.merge);
+        let run = tokio::spawn(async move { merge.run(request).await });
+        let merged = run.await.unwrap_or_else(|e| {
+            let message = format!("the merge ended without a result: {e}");
+            Err(Error::Other { code: Code::Internal, retry: Retry::Never, message })
+        });
+        drop(under_way);
+        Ok(Response::new(merged_to_proto(&merged.map_err(|e| to_status(&e))?, budget.peak())))
+    }
+
+    async fn stop(&self, request: Request<proto::StopRequest>) -> Result<Response<proto::StopResponse>, Status> {
+        let request = request.into_inner();
+        let key = (request.url, request.instant, request.attempt);
+        let found = self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(stop) = &found {
+            stop.stop();
+        }
+        Ok(Response::new(proto::StopResponse { found: found.is_some() }))
     }
 }
 

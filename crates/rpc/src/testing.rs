@@ -69,6 +69,7 @@ pub(crate) fn connect(routes: Routes) -> Channel {
 #[derive(Default)]
 pub(crate) struct MemoryCoordinator {
     batches: Mutex<Vec<(Pipeline, watch::Receiver<BatchStatus>)>>,
+    cancelled: Mutex<Vec<BatchName>>,
 }
 
 impl MemoryCoordinator {
@@ -100,6 +101,7 @@ impl Coordinator for MemoryCoordinator {
             name,
             pipeline: request.pipeline.name.clone(),
             request: request.request,
+            asked_by: request.asked_by,
             stage: Stage::Pending,
             ..status(None)
         };
@@ -130,6 +132,12 @@ impl Coordinator for MemoryCoordinator {
 
     async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
         self.find(name)
+    }
+
+    async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
+        self.find(name)?;
+        self.cancelled.lock().unwrap().push(name.clone());
+        self.get_batch(name).await
     }
 
     async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {

@@ -6,7 +6,11 @@
 //! message that says so, and a stream without it is an error. Rows that fail are followed by one that says that, and
 //! the call then waits for the writer to stop: nothing is written any more when it returns.
 //!
-//! Of the memory budget only the limit travels; see [`crate::merge`].
+//! The stream stays open until the answer came, so that the writer can be told to stop by a further message at any
+//! moment. A stream that ends before means that the caller is gone, and tells the writer the same. A staging that was
+//! told still answers, once nothing of it is under way.
+//!
+//! Of the memory budget only the writer's share travels; see [`crate::merge`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +27,8 @@ use tokio::sync::oneshot;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use tributary_api::writer::{Error, StageRequest, Staged, Writer};
-use tributary_api::{RowError, RowStream};
+use tributary_api::{RowError, RowStream, Stop, StopSource, boxed_error};
+use tributary_types::{Code, Retry};
 
 use crate::convert::{
     Malformed, count, required, stage_from_proto, stage_to_proto, staged_from_proto, staged_to_proto,
@@ -37,6 +42,8 @@ use crate::remote::Remote;
 const END: &[u8] = b"end";
 /// What the message after rows that failed carries.
 const FAILED: &[u8] = b"failed";
+/// What the message that tells the writer to stop carries.
+const STOP: &[u8] = b"stop";
 /// Time that the writer has to stop once the rows failed.
 const STOPPING: Duration = Duration::from_secs(30);
 
@@ -83,18 +90,28 @@ impl Writer for WriterClient {
             .with_flight_descriptor(Some(FlightDescriptor::new_path(vec![STAGE_PATH.to_string()])))
             .with_metadata(stage_to_proto(&request).encode_to_vec().into())
             .build(rows.map_err(|error| FlightError::ExternalError(Box::new(error))))
-            .chain(futures::stream::iter([Ok(FlightData::new().with_app_metadata(END))]));
+            .chain(futures::stream::iter([Ok(FlightData::new().with_app_metadata(END))]))
+            // Kept open: only an open stream can still tell the writer to stop.
+            .chain(futures::stream::pending());
         let (failed, failure) = oneshot::channel();
-        let call = self.put(DOING, until_failure(messages, failed));
+        let call = self.put(DOING, until_failure(messages, request.stop.clone(), failed));
         tokio::pin!(call);
         let answer = tokio::select! {
             biased;
             Ok(error) = failure => {
-                // What the other side answers to it is not the reason.
-                let _ = tokio::time::timeout(STOPPING, call).await;
+                // What the other side answers to it is not the reason, but that it answers says that it stopped.
+                if tokio::time::timeout(STOPPING, call).await.is_err() {
+                    let source = std::io::Error::other(format!("it did not stop within {STOPPING:?}: {error}"));
+                    return Err(Error::Unreachable { doing: self.remote.at(DOING), source: boxed_error(source) });
+                }
                 return Err(Error::Rows(error));
             }
-            answer = &mut call => answer?,
+            answer = &mut call => answer,
+        };
+        let answer = match answer {
+            // Rows that were cut off by the stop are the stop.
+            Err(Error::Rows(_)) if request.stop.is_set() => return Err(Error::Stopped),
+            answer => answer?,
         };
         crate::count_peak(&budget, count(answer.peak_memory_bytes));
         let staged = required(answer.staged, "staged").map_err(self.remote.unreadable(DOING))?;
@@ -102,20 +119,28 @@ impl Writer for WriterClient {
     }
 }
 
-/// The messages up to the first error, which is reported, and in its place one that says that they failed.
+/// The messages up to the first error, which is reported, and in its place one that says that they failed; or up to the
+/// stop, and in its place one that says that. It does not end by itself: what follows is the answer.
 fn until_failure(
     messages: impl Stream<Item = Result<FlightData, FlightError>> + Send + 'static,
+    stop: Stop,
     failed: oneshot::Sender<RowError>,
 ) -> impl Stream<Item = FlightData> + Send + 'static {
-    futures::stream::unfold((Box::pin(messages), Some(failed)), |(mut messages, failed)| async move {
-        // Without the sender the failure was told already.
-        let failed = failed?;
-        match messages.next().await? {
-            Ok(message) => Some((message, (messages, Some(failed)))),
+    let state = (Box::pin(messages), stop, Some(failed));
+    futures::stream::unfold(state, |(mut messages, stop, failed)| async move {
+        // Without the sender the end was told already.
+        let Some(failed) = failed else { return std::future::pending().await };
+        let next = tokio::select! {
+            biased;
+            () = stop.wait() => return Some((FlightData::new().with_app_metadata(STOP), (messages, stop, None))),
+            next = messages.next() => next?,
+        };
+        match next {
+            Ok(message) => Some((message, (messages, stop, Some(failed)))),
             Err(error) => {
                 // Nobody listens any more when the call itself has failed.
                 let _ = failed.send(encoder_error(error));
-                Some((FlightData::new().with_app_metadata(FAILED), (messages, None)))
+                Some((FlightData::new().with_app_metadata(FAILED), (messages, stop, None)))
             }
         }
     })
@@ -123,38 +148,77 @@ fn until_failure(
 
 /// Stages what a `DoPut` brings. `first` is the first message of the stream.
 pub(crate) async fn stage(
-    writer: &dyn Writer,
+    writer: Arc<dyn Writer>,
     first: FlightData,
     rest: Streaming<FlightData>,
 ) -> Result<PutResult, Status> {
     let request = proto::StageRequest::decode(first.app_metadata.clone())
         .map_err(|e| malformed(Malformed::new("app_metadata", format!("is no StageRequest: {e}"))))?;
-    let request = stage_from_proto(request).map_err(malformed)?;
-    let messages = futures::stream::iter([Ok(first)]).chain(until_end(rest));
+    let mut request = stage_from_proto(request).map_err(malformed)?;
+    let stop = StopSource::new();
+    request.stop = stop.listen();
+    let (ended, after_end) = oneshot::channel();
+    let messages = futures::stream::iter([Ok(first)]).chain(until_end(rest, ended));
     let rows = decoded_rows(FlightDataDecoder::new(messages), Arc::clone(&request.schema), |status| {
         row_error(status, "receiving the rows to stage")
     });
     let budget = request.budget.clone();
-    let staged = writer.stage(request, Box::pin(rows)).await.map_err(|e| to_status(&e))?;
+    // In a task of its own: when the caller goes away this future is dropped, and the staging must end by itself.
+    let mut staging = tokio::spawn(async move { writer.stage(request, Box::pin(rows)).await });
+    let staged = tokio::select! {
+        staged = &mut staging => staged,
+        () = told_to_stop(after_end) => {
+            stop.stop();
+            staging.await
+        }
+    };
+    let staged = staged.unwrap_or_else(|e| {
+        let message = format!("the staging ended without a result: {e}");
+        Err(Error::Other { code: Code::Internal, retry: Retry::Never, message })
+    });
+    let staged = staged.map_err(|e| to_status(&e))?;
     let response =
         proto::StageResponse { staged: Some(staged_to_proto(&staged)), peak_memory_bytes: budget.peak() as u64 };
     Ok(PutResult { app_metadata: response.encode_to_vec().into() })
 }
 
-/// The messages up to the one that says that no more come. Without that one they end with an error.
-fn until_end(messages: Streaming<FlightData>) -> impl Stream<Item = Result<FlightData, FlightError>> + Send {
-    futures::stream::unfold(Some(messages), |messages| async move {
-        let mut messages = messages?;
-        match messages.message().await {
-            Ok(Some(message)) if message.data_header.is_empty() && message.app_metadata == END => None,
-            Ok(Some(message)) if message.data_header.is_empty() && message.app_metadata == FAILED => {
-                Some((Err(cut_stream().into()), None))
-            }
-            Ok(Some(message)) => Some((Ok(message), Some(messages))),
-            Ok(None) => Some((Err(cut_stream().into()), None)),
-            Err(status) => Some((Err(status.into()), None)),
-        }
+/// What comes after the rows: the open stream, or nothing when the rows ended otherwise.
+type AfterEnd = Option<Streaming<FlightData>>;
+
+/// The messages up to the one that says that no more rows come; the stream behind it goes to `ended`. Without that one
+/// they end with an error.
+fn until_end(
+    messages: Streaming<FlightData>,
+    ended: oneshot::Sender<AfterEnd>,
+) -> impl Stream<Item = Result<FlightData, FlightError>> + Send {
+    futures::stream::unfold(Some((messages, ended)), |state| async move {
+        let (mut messages, ended) = state?;
+        let message = messages.message().await;
+        let (after, last) = match message {
+            Ok(Some(message)) if message.data_header.is_empty() => match &message.app_metadata[..] {
+                END => (Some(messages), None),
+                FAILED | STOP => (None, Some(Err(cut_stream().into()))),
+                _ => return Some((Ok(message), Some((messages, ended)))),
+            },
+            Ok(Some(message)) => return Some((Ok(message), Some((messages, ended)))),
+            Ok(None) => (None, Some(Err(cut_stream().into()))),
+            Err(status) => (None, Some(Err(status.into()))),
+        };
+        // Nobody listens any more when the staging is over.
+        let _ = ended.send(after);
+        last.map(|last| (last, None))
     })
+}
+
+/// Waits for the caller to say stop, or to go away.
+async fn told_to_stop(after_end: oneshot::Receiver<AfterEnd>) {
+    match after_end.await {
+        // Whatever comes after the end of the rows, its end included, says so.
+        Ok(Some(mut messages)) => drop(messages.message().await),
+        Ok(None) => {}
+        // The writer did not read to the end, and says itself why.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 #[cfg(test)]

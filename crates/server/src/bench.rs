@@ -15,10 +15,10 @@ use arrow::array::{
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use tributary_api::coordinator::{BatchStatus, RunRequest};
-use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Views};
+use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation};
 use tributary_hudi::SystemStores;
 use tributary_merge::baseline::{self, Files};
-use tributary_types::pipeline::{OnLate, Pipeline};
+use tributary_types::pipeline::Pipeline;
 use tributary_types::{Clock, Cursor, Outcome, RequestId, SourceName, SystemClock};
 
 use crate::embedded::Embedded;
@@ -142,23 +142,8 @@ fn ten_columns(start: usize, rows: usize) -> RecordBatch {
 }
 
 async fn plan_window(roles: &Embedded, made: &Made) -> Result<Relation, BuildError> {
-    let plan = roles
-        .timeline
-        .plan(PlanRequest {
-            source: SourceName::new(made.name)?,
-            url: made.url.clone(),
-            begin: Begin::After(made.before.clone()),
-            lookup: false,
-            num_instants: 5,
-            ceiling_millis: None,
-            pinned_end: None,
-            fingerprint: None,
-            recent: Vec::new(),
-            on_late: OnLate::Deliver,
-            views: Views { changed: true, ..Views::default() },
-            meta_columns: false,
-        })
-        .await?;
+    let begin = Begin::After(made.before.clone());
+    let plan = roles.timeline.plan(PlanRequest::window(SourceName::new(made.name)?, &made.url, begin)).await?;
     plan.changed.ok_or_else(|| "the window is empty".into())
 }
 
@@ -254,7 +239,12 @@ async fn run_batch(
         "transform": [{"sql": SQL.replace("{orders}", "<SRC:orders>").replace("{users}", "<SRC:users>")}],
         "target": {"path": target, "table_name": "bench", "record_key": ["id"]},
     }))?;
-    let request = RunRequest { pipeline, request: RequestId::new(format!("run{run}"))?, allow_empty: false };
+    let request = RunRequest {
+        pipeline,
+        request: RequestId::new(format!("run{run}"))?,
+        allow_empty: false,
+        asked_by: "bench".to_string(),
+    };
     let started = roles.coordinator.run_batch(request).await?;
     let mut watch = roles.coordinator.watch_batch(&started.name).await?;
     let ended = watch.wait_for(|status| status.outcome.is_some()).await?.clone();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tributary_types::pipeline::Span;
+use tributary_types::pipeline::{ByteSize, Span};
 
 use crate::commands;
 use crate::roles::Role;
@@ -44,7 +44,7 @@ pub enum Command {
     Table(TableCommand),
     /// Serve the roles over gRPC and Arrow Flight until stopped.
     Serve(ServeArgs),
-    /// Look at the batches of a server, follow one, pull its rows.
+    /// Look at the batches of a server, follow or cancel one, pull its rows.
     #[command(subcommand)]
     Batches(BatchesCommand),
     /// Measure reading and merging as ratios to plain DataFusion, on tables made for it.
@@ -89,7 +89,8 @@ pub struct RunArgs {
     /// Pause between batches that found nothing new.
     #[arg(long, default_value = "10s", value_parser = parse_span)]
     pub interval: Span,
-    /// Id of the request: the same id again answers with the same batch. Made up when absent.
+    /// Id of the request: the same id again answers with the same batch. A UUID of version 7, which carries the time, is
+    /// made up when absent; an id without a time must not be used again once 200 further commits were made.
     #[arg(long)]
     pub request_id: Option<String>,
     /// Commit even if no source has news.
@@ -181,9 +182,16 @@ pub struct ServeArgs {
     /// Directory that keeps the history of batches; without it the history ends with the process.
     #[arg(long, env = "TRIBUTARY_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Time that running batches have to finish when the server is told to stop.
+    /// Time that running batches have to finish when the server is told to stop; those that have not are cancelled.
     #[arg(long, default_value = "30s", value_parser = parse_span)]
     pub drain: Span,
+    /// Batches that run at once; further ones wait, and pipelines take turns.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_batches: u32,
+    /// Memory that the limits of all running batches may add up to, `8GiB`; no limit when absent. A batch that needs more
+    /// by itself runs alone.
+    #[arg(long, value_parser = parse_size)]
+    pub memory: Option<ByteSize>,
 }
 
 /// Which server to ask.
@@ -234,6 +242,18 @@ pub enum BatchesCommand {
         #[arg(long, value_enum, default_value = "text")]
         output: Output,
     },
+    /// Cancel one batch that has not begun its commit, and wait for its end: exits with 0 when it was cancelled, with 1
+    /// when it had ended or went on to its commit. Its `run` and `watch` exit with 4.
+    Cancel {
+        /// Name of the batch, `<pipeline>/<request id>`.
+        name: String,
+        /// Which server to ask.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// How it is printed.
+        #[arg(long, value_enum, default_value = "text")]
+        output: Output,
+    },
     /// Print or save the rows that a committed batch changed, fetched over Arrow Flight.
     Pull(PullArgs),
 }
@@ -255,6 +275,10 @@ pub struct PullArgs {
     /// How rows are printed.
     #[arg(long, value_enum, default_value = "text")]
     pub output: Output,
+}
+
+fn parse_size(text: &str) -> Result<ByteSize, String> {
+    text.parse()
 }
 
 fn parse_span(text: &str) -> Result<Span, String> {

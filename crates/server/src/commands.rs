@@ -16,7 +16,7 @@ use tributary_api::coordinator::{self, Coordinator};
 use tributary_hudi::SystemStores;
 use tributary_rpc::{CoordinatorClient, connect_lazily};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{SystemClock, SystemEntropy};
+use tributary_types::{SystemClock, SystemEntropy, with_causes};
 
 use crate::embedded::{Embedded, Settings, embed, open_store};
 use crate::pipeline_file;
@@ -34,17 +34,7 @@ pub struct Failed {
 impl Failed {
     /// A failure whose message is the error with its causes.
     pub(crate) fn new(error: &(dyn StdError + 'static), exit_code: u8) -> Self {
-        let mut message = error.to_string();
-        let mut cause = error.source();
-        while let Some(current) = cause {
-            let text = current.to_string();
-            if !message.ends_with(&text) {
-                message.push_str(": ");
-                message.push_str(&text);
-            }
-            cause = current.source();
-        }
-        Failed { message, exit_code }
+        Failed { message: with_causes(error), exit_code }
     }
 }
 

@@ -73,11 +73,12 @@ pub fn embed(
     }
 }
 
-/// The coordinator's default settings with a change: its crate is not a dependency of whoever only wires roles.
-pub fn coordinator_settings(
-    change: impl FnOnce(&mut tributary_coordinator::Settings),
-) -> tributary_coordinator::Settings {
-    let mut settings = tributary_coordinator::Settings::default();
+/// Settings of the coordinator role: its crate is not a dependency of whoever only wires roles.
+pub type CoordinatorSettings = tributary_coordinator::Settings;
+
+/// The coordinator's default settings with a change.
+pub fn coordinator_settings(change: impl FnOnce(&mut CoordinatorSettings)) -> CoordinatorSettings {
+    let mut settings = CoordinatorSettings::default();
     change(&mut settings);
     settings
 }

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The door of a server that stops: batches that run go on, new ones are turned away.
+//! The door of a server that stops: batches that run go on for a while, new ones are turned away.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, Code, PipelineName, Retry};
+use tributary_types::{BatchName, Code, Outcome, PipelineName, Retry};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Time that batches have to stop once the drain time is over.
+const STOPPING: Duration = Duration::from_secs(5);
 
 /// A coordinator that can be told to start nothing new.
 pub(crate) struct Gate {
     coordinator: Arc<dyn Coordinator>,
     closed: AtomicBool,
+    /// Batches that were started here and may still run.
+    running: Mutex<Vec<watch::Receiver<BatchStatus>>>,
 }
 
 impl Gate {
     pub(crate) fn new(coordinator: Arc<dyn Coordinator>) -> Self {
-        Gate { coordinator, closed: AtomicBool::new(false) }
+        Gate { coordinator, closed: AtomicBool::new(false), running: Mutex::default() }
     }
 
     /// Turns new batches away from now on.
@@ -30,19 +32,47 @@ impl Gate {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until no batch runs, at most for `limit`. Answers the batches that still run then.
-    pub(crate) async fn drain(&self, limit: Duration) -> Result<Vec<BatchName>, Error> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let all = self.coordinator.list_batches(None, usize::MAX).await?;
-            let running: Vec<BatchName> =
-                all.into_iter().filter(|status| status.outcome.is_none()).map(|status| status.name).collect();
-            if running.is_empty() || Instant::now() >= deadline {
-                return Ok(running);
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
+    fn running(&self) -> Vec<watch::Receiver<BatchStatus>> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|batch| batch.borrow().outcome.is_none());
+        running.clone()
     }
+
+    /// Waits until no batch runs, at most for `limit`; those that still run then are cancelled, so that their instants
+    /// are rolled back now and not by their next batch. Answers the batches that did not finish.
+    pub(crate) async fn drain(&self, limit: Duration) -> Vec<BatchName> {
+        if ended(self.running(), limit).await {
+            return Vec::new();
+        }
+        let unfinished = self.running();
+        let mut names = Vec::new();
+        for batch in &unfinished {
+            let name = batch.borrow().name.clone();
+            if let Err(error) = self.coordinator.cancel_batch(&name).await {
+                tracing::warn!(batch = %name, error = &error as &dyn std::error::Error, "a batch cannot be cancelled");
+            }
+        }
+        ended(unfinished.clone(), STOPPING).await;
+        for batch in unfinished {
+            let status = batch.borrow();
+            // One that was committing when it was cancelled did finish.
+            if status.outcome.is_none_or(|outcome| outcome == Outcome::Cancelled) {
+                names.push(status.name.clone());
+            }
+        }
+        names
+    }
+}
+
+/// Whether all batches ended within `limit`.
+async fn ended(batches: Vec<watch::Receiver<BatchStatus>>, limit: Duration) -> bool {
+    let all = async {
+        for mut batch in batches {
+            // A sender that is gone changes nothing any more.
+            let _ = batch.wait_for(|status| status.outcome.is_some()).await;
+        }
+    };
+    tokio::time::timeout(limit, all).await.is_ok()
 }
 
 #[async_trait]
@@ -55,7 +85,13 @@ impl Coordinator for Gate {
                 message: "the server is stopping and starts no batch; ask again once it is back".to_string(),
             });
         }
-        self.coordinator.run_batch(request).await
+        let status = self.coordinator.run_batch(request).await?;
+        if status.outcome.is_none() {
+            let batch = self.coordinator.watch_batch(&status.name).await?;
+            self.running();
+            self.running.lock().unwrap_or_else(PoisonError::into_inner).push(batch);
+        }
+        Ok(status)
     }
 
     async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
@@ -68,6 +104,10 @@ impl Coordinator for Gate {
 
     async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
         self.coordinator.watch_batch(name).await
+    }
+
+    async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
+        self.coordinator.cancel_batch(name).await
     }
 
     async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What probes and collectors ask for over HTTP: `/livez`, `/readyz`, `/metrics`. Answers come from memory.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::http::{StatusCode, header};
@@ -10,28 +10,53 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
 
+use crate::roles::Role;
+
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Whether the server takes requests.
+/// Whether the server takes requests and can serve them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Readiness(Arc<AtomicBool>);
+pub(crate) struct Readiness(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    serving: bool,
+    /// Roles elsewhere, each with what keeps it from serving.
+    peers: BTreeMap<&'static str, Option<String>>,
+}
 
 impl Readiness {
-    pub(crate) fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::SeqCst);
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_ready(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+    /// Whether this process takes requests.
+    pub(crate) fn set_serving(&self, serving: bool) {
+        self.state().serving = serving;
+    }
+
+    /// What keeps a role elsewhere from serving.
+    pub(crate) fn set_peer(&self, role: Role, problem: Option<String>) {
+        self.state().peers.insert(role.as_str(), problem);
+    }
+
+    /// What keeps the server from serving, a line for each; empty: nothing.
+    fn problems(&self) -> String {
+        let state = self.state();
+        if !state.serving {
+            return "stopping\n".to_string();
+        }
+        let down = state.peers.iter().filter_map(|(role, problem)| problem.as_ref().map(|problem| (role, problem)));
+        down.map(|(role, problem)| format!("the {role} role is down: {problem}\n")).collect()
     }
 }
 
 /// The three paths.
 pub(crate) fn routes(readiness: Readiness, metrics: Option<PrometheusHandle>) -> Router {
     let ready = move || async move {
-        match readiness.is_ready() {
-            true => (StatusCode::OK, "ready\n"),
-            false => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+        match readiness.problems() {
+            none if none.is_empty() => (StatusCode::OK, "ready\n".to_string()),
+            problems => (StatusCode::SERVICE_UNAVAILABLE, problems),
         }
     };
     let render = move || async move {

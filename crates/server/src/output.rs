@@ -64,6 +64,9 @@ impl Progress {
 #[derive(Serialize)]
 struct BatchJson<'a> {
     batch: String,
+    asked_by: &'a str,
+    /// When it started, milliseconds since the epoch.
+    started_millis: i64,
     stage: &'a str,
     /// Null while it runs.
     outcome: Option<&'a str>,
@@ -93,6 +96,11 @@ struct SourceJson {
     rows: u64,
     lag_instants: usize,
     lag_seconds: u64,
+    /// Requested times of the commits that the window begins after and ends with: the other clock of a cursor.
+    begin_requested: Option<String>,
+    end_requested: Option<String>,
+    oldest_pending: Option<String>,
+    not_a_cut: bool,
 }
 
 #[derive(Serialize)]
@@ -115,6 +123,10 @@ fn source_json(source: &SourceStatus) -> SourceJson {
         rows: source.rows,
         lag_instants: source.report.lag_instants,
         lag_seconds: source.report.lag_seconds,
+        begin_requested: source.report.begin_requested.as_ref().map(ToString::to_string),
+        end_requested: source.report.end_requested.as_ref().map(ToString::to_string),
+        oldest_pending: source.report.oldest_pending.as_ref().map(ToString::to_string),
+        not_a_cut: source.report.not_a_cut,
     }
 }
 
@@ -171,6 +183,8 @@ fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
     }
     BatchJson {
         batch: status.name.to_string(),
+        asked_by: &status.asked_by,
+        started_millis: status.started_millis,
         stage: status.stage.as_str(),
         outcome: status.outcome.map(Outcome::as_str),
         instant: status.instant.as_ref().map(ToString::to_string),
@@ -198,6 +212,9 @@ fn print_batch_text(status: &BatchStatus) {
     match status.outcome {
         Some(outcome) => println!("outcome  {}", outcome.as_str()),
         None => println!("running  {}", status.stage.as_str().to_lowercase()),
+    }
+    if !status.asked_by.is_empty() {
+        println!("asked by {}", status.asked_by);
     }
     if let Some(error) = &status.error {
         println!("error    {} [{}]", error.message, error.reason);
@@ -243,6 +260,12 @@ fn print_source(source: &SourceStatus) {
             size(report.bytes),
             source.rows
         ),
+    }
+    if report.not_a_cut {
+        println!(
+            "         {}: not a cut: its commits are ordered by request, those of other sources by completion",
+            source.source
+        );
     }
 }
 
@@ -311,7 +334,8 @@ pub(crate) struct CommitLine {
 }
 
 impl CommitLine {
-    pub(crate) fn new(instant: &Instant, metadata: &CommitMetadata) -> Self {
+    /// `layout` is that of the timeline: on layout 1 nothing says when a commit completed.
+    pub(crate) fn new(layout: u32, instant: &Instant, metadata: &CommitMetadata) -> Self {
         let is_cursor = |key: &str| pipeline_of_key(key).is_some() || key == FLAT_KEY || key == FLAT_KEY_V2;
         let cursors = metadata.extra.iter().filter(|(key, _)| is_cursor(key)).map(|(key, text)| {
             let value = serde_json::from_str(text).ok().filter(serde_json::Value::is_object);
@@ -319,7 +343,7 @@ impl CommitLine {
         });
         CommitLine {
             requested: instant.requested.to_string(),
-            completed: instant.completed.as_ref().map(ToString::to_string),
+            completed: instant.completed.as_ref().filter(|_| layout > 1).map(ToString::to_string),
             action: instant.action.as_str().to_string(),
             operation: metadata.operation.clone(),
             files: metadata.stats.len(),
@@ -380,5 +404,24 @@ pub(crate) fn print_json(value: &impl Serialize) {
     match serde_json::to_string(value) {
         Ok(text) => println!("{text}"),
         Err(error) => eprintln!("error: the result cannot be printed as JSON: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_hudi::Timeline;
+
+    use super::*;
+
+    #[test]
+    fn a_commit_of_version_six_has_no_completion_time() {
+        let shown = |layout: u32, name: &str| {
+            let timeline = Timeline::from_names("d", layout, [name]);
+            let line = CommitLine::new(layout, &timeline.instants()[0], &CommitMetadata::default());
+            (line.requested, line.completed)
+        };
+        let (requested, completed) = ("20250101000000001".to_string(), "20250101000000009".to_string());
+        assert_eq!(shown(1, "20250101000000001.commit"), (requested.clone(), None));
+        assert_eq!(shown(2, "20250101000000001_20250101000000009.commit"), (requested, Some(completed)));
     }
 }

@@ -11,7 +11,7 @@ use tributary_api::timeline::Timeline;
 use tributary_api::writer::Writer;
 use tributary_hudi::Stores;
 use tributary_store::KeyValue;
-use tributary_types::{Clock, Entropy};
+use tributary_types::{Clock, Entropy, with_causes};
 
 use crate::embedded::{Embedded, Settings};
 
@@ -86,9 +86,38 @@ pub struct Hosted {
     pub writer: Option<Arc<dyn Writer>>,
     /// Runs batches.
     pub coordinator: Option<Arc<dyn Coordinator>>,
+    pub(crate) start_up: StartUp,
+}
+
+/// What roles do once when their process starts.
+#[derive(Default, Clone)]
+pub(crate) struct StartUp {
+    checkpoints: Option<Arc<tributary_checkpoint::Service>>,
+    coordinator: Option<Arc<tributary_coordinator::Service>>,
 }
 
 impl Hosted {
+    /// Compares what the local records say with the targets, repairs them, and finds out what became of batches that an
+    /// earlier process left. Answers what was done, a sentence each.
+    pub async fn start_up(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if let Some(checkpoints) = &self.start_up.checkpoints {
+            match checkpoints.repair().await {
+                Ok(repaired) => said.extend(repaired),
+                Err(error) => said.push(format!("the local records cannot be read: {}", with_causes(&error))),
+            }
+        }
+        if let Some(coordinator) = &self.start_up.coordinator {
+            match coordinator.recover().await {
+                Ok(recovered) => said.extend(recovered),
+                // Whoever asks for such a batch finds it out then.
+                Err(error) => said
+                    .push(format!("what became of earlier batches cannot be found out yet: {}", with_causes(&error))),
+            }
+        }
+        said
+    }
+
     /// The roles that run here.
     pub fn roles(&self) -> Vec<Role> {
         let here = |role: &Role| match role {
@@ -110,6 +139,7 @@ impl From<Embedded> for Hosted {
             merge: Some(all.merge),
             writer: Some(all.writer),
             coordinator: Some(all.coordinator),
+            start_up: StartUp::default(),
         }
     }
 }
@@ -137,8 +167,10 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
         hosted.timeline = Some(Arc::new(service));
     }
     if wanted.contains(&Role::Checkpoint) {
-        let service = tributary_checkpoint::Service::new(Arc::clone(stores), Arc::clone(store), settings.checkpoint);
-        hosted.checkpoints = Some(Arc::new(service));
+        let (stores, store, clock) = (Arc::clone(stores), Arc::clone(store), Arc::clone(clock));
+        let service = Arc::new(tributary_checkpoint::Service::new(stores, store, clock, settings.checkpoint));
+        hosted.start_up.checkpoints = Some(Arc::clone(&service));
+        hosted.checkpoints = Some(service);
     }
     if wanted.contains(&Role::Writer) {
         let service = tributary_writer::Service::new(Arc::clone(stores), Arc::clone(entropy), settings.writer);
@@ -161,7 +193,9 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
         };
         let (stores, clock, entropy) = (Arc::clone(stores), Arc::clone(clock), Arc::clone(entropy));
         let service = tributary_coordinator::Service::new(roles, stores, clock, entropy, settings.coordinator);
-        hosted.coordinator = Some(Arc::new(service));
+        let service = Arc::new(service);
+        hosted.start_up.coordinator = Some(Arc::clone(&service));
+        hosted.coordinator = Some(service);
     }
     Ok(hosted)
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Roles behind a port: gRPC, Flight, health and reflection on one, probes and metrics over HTTP on another.
 //!
+//! `/readyz` tells whether the roles that this process calls elsewhere serve. They are asked in the background, so that
+//! the probe answers from memory.
+//!
 //! Stopping: health says NOT_SERVING and `/readyz` fails, new batches are turned away, those that run may finish within
-//! the drain time, then the ports close. A batch that did not finish leaves an instant that the pipeline's next batch
-//! rolls back; no cursor moved.
+//! the drain time. Those that did not are cancelled, and their instants rolled back; no cursor moved. Then the ports
+//! close.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,18 +21,19 @@ use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
-use tributary_api::coordinator::{self, Coordinator};
+use tributary_api::coordinator::Coordinator;
 use tributary_rpc::{CheckpointServer, CoordinatorServer, FlightServer, MergeServer, TimelineServer, proto};
 use tributary_types::BatchName;
 
 use crate::gate::Gate;
 use crate::http::{self, Readiness};
+use crate::peers::{Peer, Probing};
 use crate::roles::{Hosted, Role};
 
 /// Time that open connections have to end by themselves once nothing runs any more.
 const CLOSING: Duration = Duration::from_secs(2);
 const COORDINATOR_SERVICE: &str = "tributary.coordinator.v1.CoordinatorService";
-const FLIGHT_SERVICE: &str = "arrow.flight.protocol.FlightService";
+pub(crate) const FLIGHT_SERVICE: &str = "arrow.flight.protocol.FlightService";
 
 /// Where to serve.
 #[derive(Debug, Clone)]
@@ -40,6 +44,8 @@ pub struct Options {
     pub http: Option<SocketAddr>,
     /// Metrics of the process.
     pub metrics: Option<PrometheusHandle>,
+    /// Roles elsewhere that those of this process call.
+    pub peers: Vec<Peer>,
 }
 
 /// Why nothing is served.
@@ -69,6 +75,7 @@ pub struct Server {
     readiness: Readiness,
     health: HealthReporter,
     stop: watch::Sender<bool>,
+    probing: Probing,
     grpc: JoinHandle<Result<(), tonic::transport::Error>>,
     http: Option<JoinHandle<Result<(), tonic::transport::Error>>>,
 }
@@ -143,8 +150,9 @@ pub async fn start(hosted: Hosted, options: Options) -> Result<Server, Error> {
             (Some(address), Some(tokio::spawn(serving)))
         }
     };
-    readiness.set(true);
-    Ok(Server { address, http_address, gate, services, serves_others, readiness, health, stop, grpc, http })
+    let probing = Probing::start(options.peers, readiness.clone());
+    readiness.set_serving(true);
+    Ok(Server { address, http_address, gate, services, serves_others, readiness, health, stop, probing, grpc, http })
 }
 
 /// The gRPC services of the roles that run here.
@@ -155,7 +163,7 @@ fn services_of(hosted: &Hosted) -> Vec<&'static str> {
 }
 
 /// The gRPC service of a role. The writer has none: it is served over Flight.
-fn service_of(role: Role) -> Option<&'static str> {
+pub(crate) fn service_of(role: Role) -> Option<&'static str> {
     match role {
         Role::Timeline => Some("tributary.timeline.v1.TimelineService"),
         Role::Checkpoint => Some("tributary.checkpoint.v1.CheckpointService"),
@@ -198,18 +206,19 @@ impl Server {
     }
 
     /// Stops: see the module's documentation.
-    pub async fn stop(self, drain: Duration) -> Result<Stopped, coordinator::Error> {
+    pub async fn stop(self, drain: Duration) -> Stopped {
         let began = Instant::now();
         for service in self.services.iter().chain([&""]) {
             self.health.set_service_status(service, ServingStatus::NotServing).await;
         }
-        self.readiness.set(false);
+        self.readiness.set_serving(false);
+        drop(self.probing);
         let unfinished = match &self.gate {
             Some(gate) => {
                 gate.close();
                 gate.drain(drain).await
             }
-            None => Ok(Vec::new()),
+            None => Vec::new(),
         };
         self.stop.send_replace(true);
         // What runs here for a batch of another process has the drain time too.
@@ -221,7 +230,7 @@ impl Server {
                 abort.abort();
             }
         }
-        Ok(Stopped { unfinished: unfinished? })
+        Stopped { unfinished }
     }
 }
 

@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What tests share: tables written by Spark, and whatever else several crates test with.
 
+mod archive;
 mod clock;
 mod faulty;
 mod fixtures;
+mod ghost;
+mod held;
 mod memory_stores;
+mod vanishing;
 
+pub use archive::archive_instants;
 pub use clock::{ManualClock, SeededEntropy};
 pub use faulty::{FAULTS, Fault, FaultPlan, FaultyStores, all_files};
 pub use fixtures::{Fixture, unpack_zip};
+pub use ghost::Ghost;
+pub use held::{HeldStores, Hold};
 pub use memory_stores::MemoryStores;
+pub use vanishing::{Vanishing, VanishingStores};

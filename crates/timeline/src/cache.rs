@@ -22,7 +22,7 @@ pub(crate) struct Archive {
     /// Its files.
     pub(crate) files: Vec<HistoryFile>,
     /// What is in each of them.
-    pub(crate) contents: HashMap<String, Arc<Vec<ArchivedInstant>>>,
+    pub(crate) contents: HashMap<HistoryFile, Arc<Vec<ArchivedInstant>>>,
     /// Archived writes, by requested time.
     pub(crate) writes: Arc<Vec<ArchivedInstant>>,
     /// Which of them changed rows, as far as anyone asked.

@@ -4,20 +4,25 @@
 //! Whether a commit changed rows is in its metadata, which costs a read, so the function answers either with the
 //! window or with the commits it has to know that of first.
 //!
-//! Rules (layout 2, table versions 8 and 9):
-//! - commits are taken in order of completion, those that completed together are not torn apart;
+//! Rules:
+//! - commits are taken in order of completion, those that completed together are not torn apart. Tables of version 6
+//!   know no completion times: there the requested time stands for it, and nothing is taken after a pending commit;
 //! - table services and commits without statistics are not delivered and do not count; the window's end passes them
 //!   when it has delivered everything before them;
 //! - a commit that completed inside a window read earlier is late when it is in the span of the instants that the
 //!   cursor remembers and is not one of them;
 //! - a cursor is stale when a commit after it that changed rows was archived.
 
+mod limit;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tributary_api::timeline::{Begin, Error, InstantFact, PlanRequest};
 use tributary_hudi::ArchivedInstant;
 use tributary_types::pipeline::OnLate;
-use tributary_types::{Cursor, InstantTime, RECENT_INSTANTS, Zone};
+use tributary_types::{Cursor, CursorKind, InstantTime, RECENT_INSTANTS, Zone};
+
+use self::limit::Limit;
 
 /// Commits whose metadata is asked for at once, at least: one round of requests costs as much as one request.
 const CLASSIFY_AT_ONCE: usize = 16;
@@ -28,10 +33,14 @@ const CLASSIFY_AT_MOST: usize = 256;
 pub(crate) struct Facts<'a> {
     /// Its version, for messages.
     pub(crate) version: u32,
+    /// The clock that orders its commits.
+    pub(crate) kind: CursorKind,
     /// The zone of its instants.
     pub(crate) zone: Zone,
     /// Completed writes on the active timeline, in order of completion.
     pub(crate) writes: &'a [InstantFact],
+    /// Pending instants that will change rows, by requested time, with their actions.
+    pub(crate) pending: &'a [(InstantTime, String)],
     /// Archived writes.
     pub(crate) archived: &'a [ArchivedInstant],
     /// Whether a write, by requested time, changed rows.
@@ -73,52 +82,24 @@ pub(crate) fn decide(request: &PlanRequest, facts: &Facts<'_>) -> Result<Step, E
     let decision = Decision { request, facts, limit: Limit::new(request, facts)? };
     decision.check_pinned()?;
     if request.lookup {
-        return Ok(decision.whole(false));
+        return decision.whole(false);
     }
     match &request.begin {
-        Begin::Snapshot => Ok(decision.whole(true)),
+        Begin::Snapshot => decision.whole(true),
         Begin::Latest => Ok(decision.latest()),
         Begin::Earliest => decision.after(&InstantTime::init(), false),
-        Begin::After(Cursor::Completed(begin)) => {
-            decision.check_cursor(begin)?;
-            decision.after(begin, request.fingerprint.is_some())
+        Begin::After(cursor) if cursor.kind() == facts.kind || cursor.instant().is_init() => {
+            decision.check_cursor(cursor.instant())?;
+            decision.after(cursor.instant(), request.fingerprint.is_some())
         }
         Begin::After(Cursor::Requested(requested)) => decision.after_requested(requested),
-    }
-}
-
-/// Up to when commits are taken.
-struct Limit {
-    pinned: Option<InstantTime>,
-    ceiling_millis: Option<i64>,
-    zone: Zone,
-}
-
-impl Limit {
-    fn new(request: &PlanRequest, facts: &Facts<'_>) -> Result<Self, Error> {
-        let pinned = match &request.pinned_end {
-            None => None,
-            Some(Cursor::Completed(end)) => Some(end.clone()),
-            Some(cursor) => {
-                return Err(Error::Clock {
-                    source_name: request.source.clone(),
-                    url: request.url.clone(),
-                    cursor: cursor.clone(),
-                    version: facts.version,
-                    hint: "the end of a window is a completion time",
-                });
-            }
-        };
-        Ok(Limit { pinned, ceiling_millis: request.ceiling_millis, zone: facts.zone })
-    }
-
-    fn admits(&self, completed: &InstantTime) -> bool {
-        match (&self.pinned, self.ceiling_millis) {
-            // A window that is planned again ends where it ended.
-            (Some(pinned), _) => completed <= pinned,
-            (None, Some(ceiling)) => completed.epoch_millis(self.zone).is_none_or(|millis| millis <= ceiling),
-            (None, None) => true,
-        }
+        Begin::After(cursor @ Cursor::Completed(_)) => Err(Error::Clock {
+            source_name: request.source.clone(),
+            url: request.url.clone(),
+            cursor: cursor.clone(),
+            version: facts.version,
+            hint: "it keeps no completion times; give the cursor as `requested:<instant>`",
+        }),
     }
 }
 
@@ -144,7 +125,15 @@ impl Decision<'_> {
     }
 
     /// The whole table as of the newest commit.
-    fn whole(&self, news: bool) -> Step {
+    fn whole(&self, news: bool) -> Result<Step, Error> {
+        // What the archive took in since the window was planned can no longer be told from what was there.
+        if let Some(pinned) = &self.limit.pinned
+            && let Some(step) = self.check_archived(&self.facts.kind.at(pinned.clone()), |archived| {
+                archived.completed.as_ref().is_none_or(|completed| completed > pinned)
+            })?
+        {
+            return Ok(step);
+        }
         let newest = self.admitted().next_back().map(|write| write.completed.clone());
         let archived = self.facts.archived.iter().filter_map(|instant| instant.completed.clone());
         let archived = archived.filter(|completed| self.limit.admits(completed)).max();
@@ -155,7 +144,7 @@ impl Decision<'_> {
             true => newest_by_request(self.admitted().filter(|write| self.may_change_rows(write)).cloned()),
             false => Vec::new(),
         };
-        Step::Decided(Window {
+        Ok(Step::Decided(Window {
             begin: None,
             end,
             whole: true,
@@ -164,7 +153,7 @@ impl Decision<'_> {
             has_news: news && has_commits,
             limited: false,
             recent,
-        })
+        }))
     }
 
     /// The newest commit that changed rows, and nothing before it.
@@ -201,14 +190,14 @@ impl Decision<'_> {
 
     /// Commits that completed after `begin`.
     fn after(&self, begin: &InstantTime, remembers: bool) -> Result<Step, Error> {
-        if let Some(step) = self
-            .check_archived(begin, |archived| archived.completed.as_ref().is_none_or(|completed| completed > begin))?
-        {
+        if let Some(step) = self.check_archived(&self.facts.kind.at(begin.clone()), |archived| {
+            archived.completed.as_ref().is_none_or(|completed| completed > begin)
+        })? {
             return Ok(step);
         }
         let late = match remembers {
             false => Vec::new(),
-            true => match self.late(begin)? {
+            true => match self.late(|write| write.completed <= *begin)? {
                 Ok(late) => late,
                 Err(step) => return Ok(step),
             },
@@ -223,23 +212,33 @@ impl Decision<'_> {
     }
 
     /// Commits requested after an instant, whatever their completion: the first window after a cursor that counts
-    /// requested times (W2).
+    /// requested times (W2). The window begins where everything up to that instant is complete, so that what follows it
+    /// in the order of completion was not delivered by request before.
     fn after_requested(&self, requested: &InstantTime) -> Result<Step, Error> {
-        if requested.is_init() {
-            return self.after(&InstantTime::init(), self.request.fingerprint.is_some());
+        let active = self.facts.writes.iter().map(|write| (&write.requested, Some(&write.completed)));
+        let archived = self.facts.archived.iter().map(|instant| (&instant.requested, instant.completed.as_ref()));
+        let known = active.chain(archived);
+        if !known.clone().any(|(at, completed)| at == requested && completed.is_some()) {
+            return Err(self.no_such_request(requested));
         }
-        let active = self.facts.writes.iter().find(|write| write.requested == *requested);
-        let archived = self.facts.archived.iter().find(|instant| instant.requested == *requested);
-        let completed = active.map(|write| &write.completed).or_else(|| archived.and_then(|i| i.completed.as_ref()));
-        let Some(begin) = completed else { return Err(self.no_such_request(requested)) };
-        if let Some(step) = self.check_archived(begin, |archived| archived.requested > *requested)? {
+        let begin = known.filter(|(at, _)| *at <= requested).filter_map(|(_, completed)| completed).max();
+        let Some(begin) = begin else { return Err(self.no_such_request(requested)) };
+        let cursor = Cursor::Requested(requested.clone());
+        if let Some(step) = self.check_archived(&cursor, |archived| archived.requested > *requested)? {
             return Ok(step);
         }
+        let late = match self.request.fingerprint.is_some() {
+            false => Vec::new(),
+            true => match self.late(|write| write.requested <= *requested)? {
+                Ok(late) => late,
+                Err(step) => return Ok(step),
+            },
+        };
         let candidates: Vec<&InstantFact> = self.admitted().filter(|write| write.requested > *requested).collect();
         Ok(match self.walk(begin, &candidates) {
             Walk::Classify(unknown) => Step::Classify(unknown),
             Walk::Done { delivered, end, limited } => {
-                Step::Decided(self.window(begin.clone(), end, delivered, Vec::new(), limited))
+                Step::Decided(self.window(begin.clone(), end, delivered, late, limited))
             }
         })
     }
@@ -279,8 +278,8 @@ impl Decision<'_> {
         Walk::Done { delivered, end, limited: false }
     }
 
-    /// Commits that appeared inside windows read earlier.
-    fn late(&self, begin: &InstantTime) -> Result<Result<Vec<InstantFact>, Step>, Error> {
+    /// Commits that appeared inside windows read earlier; `read` says whether a commit lies in them.
+    fn late(&self, read: impl Fn(&InstantFact) -> bool) -> Result<Result<Vec<InstantFact>, Step>, Error> {
         let recent = &self.request.recent;
         let Some(oldest) = recent.iter().min() else { return Ok(Ok(Vec::new())) };
         let delivered: HashSet<&InstantTime> = recent.iter().collect();
@@ -288,7 +287,7 @@ impl Decision<'_> {
             .facts
             .writes
             .iter()
-            .filter(|write| write.completed <= *begin && write.requested >= *oldest)
+            .filter(|write| read(write) && write.requested >= *oldest)
             .filter(|write| !delivered.contains(&write.requested))
             .collect();
         if let Some(step) = self.classify_all(suspects.iter().copied()) {
@@ -307,11 +306,7 @@ impl Decision<'_> {
     }
 
     /// Refuses a cursor when a commit after it, that changed rows, is no longer on the timeline.
-    fn check_archived(
-        &self,
-        begin: &InstantTime,
-        after: impl Fn(&ArchivedInstant) -> bool,
-    ) -> Result<Option<Step>, Error> {
+    fn check_archived(&self, cursor: &Cursor, after: impl Fn(&ArchivedInstant) -> bool) -> Result<Option<Step>, Error> {
         let mut suspects: Vec<&ArchivedInstant> =
             self.facts.archived.iter().filter(|archived| after(archived)).collect();
         // From the newest back: the first one that changed rows decides, and an archive may be long.
@@ -327,11 +322,13 @@ impl Decision<'_> {
                 Some(true) => {
                     // Whoever starts after the last commit that is gone finds everything that is left.
                     let last = archived.completed.as_ref().unwrap_or(&archived.requested);
+                    let readable = self.facts.writes.iter().find(|write| write.completed > *last);
                     return Err(Error::Stale {
                         source_name: self.request.source.clone(),
                         url: self.request.url.clone(),
-                        cursor: Cursor::Completed(begin.clone()),
-                        earliest: Cursor::Completed(last.clone()).to_string(),
+                        cursor: cursor.clone(),
+                        earliest: readable.map_or("the next one".to_string(), |write| write.requested.to_string()),
+                        resume: self.facts.kind.at(last.clone()).to_string(),
                     });
                 }
             }
@@ -347,7 +344,7 @@ impl Decision<'_> {
         let archived = self.facts.archived.iter().filter_map(|instant| instant.completed.as_ref());
         let mut all = self.facts.writes.iter().map(|write| &write.completed).chain(archived);
         let (source_name, url) = (self.request.source.clone(), self.request.url.clone());
-        let cursor = Cursor::Completed(begin.clone());
+        let cursor = self.facts.kind.at(begin.clone());
         if self.request.fingerprint.is_some() {
             return match all.any(|completed| completed == begin) {
                 true => Ok(()),
@@ -378,7 +375,7 @@ impl Decision<'_> {
         Err(Error::Restored {
             source_name: self.request.source.clone(),
             url: self.request.url.clone(),
-            cursor: Cursor::Completed(pinned.clone()),
+            cursor: self.facts.kind.at(pinned.clone()),
         })
     }
 
@@ -417,7 +414,7 @@ impl Decision<'_> {
         let instants: Vec<InstantFact> = late.into_iter().chain(delivered).collect();
         let recent = self.recent(&begin, &instants);
         Window {
-            begin: Some(Cursor::Completed(begin)),
+            begin: Some(self.facts.kind.at(begin)),
             end,
             whole: false,
             has_news: !instants.is_empty(),

@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt};
 use tributary_api::timeline::{Error, InstantFact};
 use tributary_hudi as hudi;
 use tributary_hudi::{CommitMetadata, HistoryFile, Storage, Stores, TableConfig};
-use tributary_types::{Clock, InstantTime};
+use tributary_types::{Clock, CursorKind, InstantTime};
 
 use crate::cache::{Archive, Cache};
 use crate::fault::fault;
@@ -33,6 +33,8 @@ pub(crate) struct Table {
     pub(crate) timeline: hudi::Timeline,
     /// Completed writes on it, in order of completion.
     pub(crate) writes: Vec<InstantFact>,
+    /// Pending instants that will change rows, by requested time, with their actions.
+    pub(crate) pending: Vec<(InstantTime, String)>,
     /// Its archive.
     pub(crate) archive: Archive,
     /// Just before the timeline was listed, milliseconds since the epoch.
@@ -60,7 +62,25 @@ impl Table {
         // After the timeline: an instant leaves it only once the archive has it, so none falls between the two.
         let archive = load_archive(&storage, &config, cache, url, timeline.earliest()).await.map_err(failed)?;
         let writes = timeline.completed_writes().into_iter().filter_map(write_fact).collect();
-        Ok(Table { url: url.to_string(), storage, config, timeline, writes, archive, listed_millis })
+        let pending = hudi::pending_changes(&storage, &timeline).await.map_err(failed)?.into_iter();
+        let pending = pending.map(|it| (it.requested.clone(), it.action.as_str().to_string())).collect();
+        Ok(Table { url: url.to_string(), storage, config, timeline, writes, pending, archive, listed_millis })
+    }
+
+    /// The clock that orders the table's commits.
+    pub(crate) fn kind(&self) -> CursorKind {
+        CursorKind::of_layout(self.config.layout)
+    }
+
+    /// Up to when (milliseconds since the epoch) the listing shows every commit that there will ever be: completion
+    /// times lie ahead of it; in the order of requests it ends before the earliest pending commit.
+    pub(crate) fn frontier_millis(&self, margin_millis: i64) -> i64 {
+        let listed = self.listed_millis.saturating_sub(margin_millis);
+        let hole = match self.kind() {
+            CursorKind::Completed => None,
+            CursorKind::Requested => self.pending.first().and_then(|(at, _)| at.epoch_millis(self.config.zone)),
+        };
+        hole.map_or(listed, |hole| listed.min(hole - 1))
     }
 
     /// The table's identity.
@@ -199,7 +219,7 @@ async fn read_archive(storage: &Storage, files: Vec<HistoryFile>, known: &Archiv
     let mut archive = Archive { classes: known.classes.clone(), ..Archive::default() };
     let contents: Vec<_> = futures::stream::iter(files.iter().cloned())
         .map(|file| async move {
-            match known.contents.get(&file.path) {
+            match known.contents.get(&file) {
                 Some(contents) => Ok(Arc::clone(contents)),
                 None => hudi::read_history_file(storage, &file).await.map(Arc::new),
             }
@@ -213,8 +233,33 @@ async fn read_archive(storage: &Storage, files: Vec<HistoryFile>, known: &Archiv
         .filter(|instant| instant.action.writes_files())
         .cloned()
         .collect();
-    archive.contents = files.iter().map(|file| file.path.clone()).zip(contents).collect();
-    archive.files = files;
+    archive.files = files.iter().cloned().zip(&contents).map(|(file, contents)| with_range(file, contents)).collect();
+    archive.contents = files.into_iter().zip(contents).collect();
     archive.writes = Arc::new(writes.into_iter().collect());
     Ok(archive)
+}
+
+/// The range of what a file holds. Its name is not to be believed: the files that an upgrade from version 6 leaves are
+/// named by the first and the last of their rows, which are in no order.
+fn with_range(file: HistoryFile, contents: &[hudi::ArchivedInstant]) -> HistoryFile {
+    let times = || contents.iter().map(|instant| &instant.requested);
+    let range = times().min().cloned().zip(times().max().cloned());
+    HistoryFile { range, ..file }
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_hudi::{Action, ArchivedInstant};
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_archive_ranges_over_what_it_holds_whatever_its_name_says() {
+        let at = |second: u32| format!("202501010000{second:02}000").parse::<InstantTime>().unwrap();
+        let held = [7, 2, 5].map(|n| ArchivedInstant { requested: at(n), completed: None, action: Action::Commit });
+        let named = HistoryFile { path: "h/x.parquet".to_string(), range: Some((at(7), at(5))), bytes: 0 };
+        let file = with_range(named.clone(), &held);
+        assert!(!named.may_hold(&at(2)) && file.may_hold(&at(2)) && file.may_hold(&at(7)));
+        assert!(!file.may_hold(&at(8)));
+    }
 }

@@ -5,14 +5,14 @@ use tributary_api::timeline::Error;
 use tributary_hudi::{CommitMetadata, TableConfig};
 use tributary_types::pipeline::TableType;
 
-const VERSIONS: &str = "8 and 9";
+const VERSIONS: &str = "6, 8 and 9";
 
 /// Extra metadata of commits under schema evolution on read.
 const SCHEMA_ON_READ: &str = "latest_schema";
 
 /// Refuses a table that cannot be read at all.
 pub(crate) fn check_table(url: &str, config: &TableConfig) -> Result<(), Error> {
-    if !matches!(config.version, 8 | 9) {
+    if !matches!(config.version, 6 | 8 | 9) {
         return Err(Error::Version { url: url.to_string(), version: config.version, supported: VERSIONS });
     }
     let refuse = |what: String| Err(Error::Unsupported { url: url.to_string(), what });
@@ -91,8 +91,10 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_refused_by_name() {
         assert_eq!(refusal(&[]), "");
+        assert_eq!(refusal(&[("hoodie.table.version", "6")]), "");
         for (key, value, named) in [
-            ("hoodie.table.version", "6", "version 6: versions 8 and 9"),
+            ("hoodie.table.version", "7", "version 7: versions 6, 8 and 9"),
+            ("hoodie.table.version", "5", "version 5"),
             ("hoodie.table.type", "MERGE_ON_READ", "MERGE_ON_READ"),
             ("hoodie.table.base.file.format", "ORC", "ORC"),
             ("hoodie.table.multiple.base.file.formats.enable", "true", "multiple.base.file.formats"),

@@ -8,14 +8,14 @@ use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::timeline::{Error, InstantFact, PlanRequest, Relation, Split};
 use tributary_hudi as hudi;
-use tributary_hudi::{BaseFile, Completions, FileSlice, GroupKey, REQUESTS_AT_ONCE};
+use tributary_hudi::{BaseFile, CommitMetadata, Completions, FileSlice, GroupKey, REQUESTS_AT_ONCE};
 use tributary_types::{Cursor, InstantTime};
 
 use crate::cache::Cache;
 use crate::decide::Window;
 use crate::facts::Table;
 use crate::fault::fault;
-use crate::readset::{ReadSet, Write, first_missing_group, read_set};
+use crate::readset::{ReadSet, Write, first_missing_group, read_set, written_files};
 
 /// The relations of a plan, as far as they were asked for.
 #[derive(Default)]
@@ -97,7 +97,15 @@ impl Pinning<'_> {
         let was_there = |instant: &InstantTime| listing.completions.completed_by(instant, Some(as_of));
         let missing = first_missing_group(&groups, metadata.iter().map(Arc::as_ref), was_there);
         match missing.map_err(fault(&self.table.url))? {
-            Some(_) => Err(self.stale(as_of)),
+            // From where the commits start that know nothing of the group.
+            Some(gone) => {
+                let touches = |m: &CommitMetadata| {
+                    let wrote = m.stats.iter().any(|stat| (&stat.partition, &stat.file_id) == (&gone.0, &gone.1));
+                    wrote || hudi::replaced_groups(m).any(|group| group == gone)
+                };
+                let first = metadata.iter().position(|metadata| touches(metadata.as_ref()));
+                Err(self.stale(as_of, first.map_or(0, |at| at + 1)).await?)
+            }
             None => Ok(()),
         }
     }
@@ -153,29 +161,54 @@ impl Pinning<'_> {
         if !self.table.writes.iter().any(|write| write.completed > *end) {
             return Ok(());
         }
-        let failed = fault(&self.table.url);
-        let paths: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
-        let found: Vec<Option<hudi::Entry>> = futures::stream::iter(paths)
-            .map(|path| async move { self.table.storage.head(&path).await })
-            .buffered(REQUESTS_AT_ONCE)
-            .try_collect()
-            .await
-            .map_err(&failed)?;
-        if found.iter().any(Option::is_none) {
+        if self.missing(files.iter().map(|file| file.path.clone()).collect()).await?.is_some() {
             let begin = self.window.begin.as_ref().map_or(end, Cursor::instant);
-            return Err(self.stale(begin));
+            return Err(self.stale(begin, 0).await?);
         }
         Ok(())
     }
 
-    fn stale(&self, as_of: &InstantTime) -> Error {
-        let newest = self.table.writes.last().map_or(as_of, |write| &write.completed);
-        Error::Stale {
-            source_name: self.request.source.clone(),
-            url: self.table.url.clone(),
-            cursor: Cursor::Completed(as_of.clone()),
-            earliest: Cursor::Completed(newest.clone()).to_string(),
+    /// The error about a cursor whose files were cleaned, with the earliest commit after it whose own files are there;
+    /// the first `passed` ones are known to be of no use.
+    async fn stale(&self, as_of: &InstantTime, passed: usize) -> Result<Error, Error> {
+        let table = self.table;
+        let after: Vec<&InstantFact> = table.writes.iter().filter(|write| write.completed > *as_of).collect();
+        let mut readable = after.len();
+        // A cleaner works from the old end: what follows a commit that can be read can be read.
+        while let Some(write) = readable.checked_sub(1).filter(|at| *at >= passed).and_then(|at| after.get(at)) {
+            let metadata = table.metadata(self.cache, [&write.requested]).await?;
+            let mut there = true;
+            for metadata in &metadata {
+                let files = written_files(metadata).map_err(fault(&table.url))?;
+                there &= self.missing(files.iter().map(|file| file.path.clone()).collect()).await?.is_none();
+            }
+            if !there {
+                break;
+            }
+            readable -= 1;
         }
+        let before = readable.checked_sub(1).and_then(|at| after.get(at)).map_or(as_of, |write| &write.completed);
+        Ok(Error::Stale {
+            source_name: self.request.source.clone(),
+            url: table.url.clone(),
+            cursor: table.kind().at(as_of.clone()),
+            earliest: after.get(readable).map_or("the next one".to_string(), |write| write.requested.to_string()),
+            resume: table.kind().at(before.clone()).to_string(),
+        })
+    }
+
+    /// One of the files that is gone.
+    async fn missing(&self, paths: Vec<String>) -> Result<Option<String>, Error> {
+        let found: Vec<Option<String>> = futures::stream::iter(paths)
+            .map(|path| async move {
+                let there = self.table.storage.head(&path).await;
+                there.map(|there| there.is_none().then_some(path))
+            })
+            .buffered(REQUESTS_AT_ONCE)
+            .try_collect()
+            .await
+            .map_err(fault(&self.table.url))?;
+        Ok(found.into_iter().flatten().next())
     }
 
     fn relation(&self, mut files: Vec<BaseFile>, instants: Option<Arc<Vec<InstantTime>>>) -> Relation {

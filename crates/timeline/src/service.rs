@@ -10,8 +10,8 @@ use tributary_api::RowStream;
 use tributary_api::timeline::{
     Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, TableInfo, Timeline, WindowReport,
 };
-use tributary_hudi::{Action, Stores};
-use tributary_types::{Clock, Cursor, Fault, InstantTime};
+use tributary_hudi::Stores;
+use tributary_types::{Clock, Fault, InstantTime};
 
 use crate::cache::Cache;
 use crate::decide::{Facts, Step, Window, decide};
@@ -24,7 +24,7 @@ use crate::{metrics, read, refuse};
 /// How often a plan whose files move under it is made anew.
 const ATTEMPTS: usize = 3;
 
-/// Reads Hudi tables of versions 8 and 9.
+/// Reads Hudi tables of versions 6, 8 and 9.
 pub struct Service {
     stores: Arc<dyn Stores>,
     clock: Arc<dyn Clock>,
@@ -64,8 +64,21 @@ impl Service {
         let relations = relations.pin().await?;
         let info = self.info(&table, schema).await?;
         let report = report(&table, &window, &known, &relations);
-        let frontier_millis = table.listed_millis.saturating_sub(self.settings.frontier_margin_millis());
-        Ok(assemble(request, info, window, relations, report, frontier_millis))
+        Ok(SourcePlan {
+            source: request.source.clone(),
+            table: info,
+            begin: window.begin,
+            end: table.kind().at(window.end),
+            instants: window.instants,
+            has_news: window.has_news,
+            limited: window.limited,
+            frontier_millis: table.frontier_millis(self.settings.frontier_margin_millis()),
+            recent: window.recent,
+            changed: relations.changed,
+            at_end: relations.at_end,
+            at_begin: relations.at_begin,
+            report,
+        })
     }
 
     /// Reads as few commits as the decision needs.
@@ -78,8 +91,10 @@ impl Service {
         loop {
             let facts = Facts {
                 version: table.config.version,
+                kind: table.kind(),
                 zone: table.config.zone,
                 writes: &table.writes,
+                pending: &table.pending,
                 archived: &table.archive.writes,
                 known: &known,
             };
@@ -153,48 +168,27 @@ fn check_identity(table: &Table, request: &PlanRequest) -> Result<(), Error> {
     }
 }
 
-fn assemble(
-    request: &PlanRequest,
-    table: TableInfo,
-    window: Window,
-    relations: Relations,
-    report: WindowReport,
-    frontier_millis: i64,
-) -> SourcePlan {
-    SourcePlan {
-        source: request.source.clone(),
-        table,
-        begin: window.begin,
-        end: Cursor::Completed(window.end),
-        instants: window.instants,
-        has_news: window.has_news,
-        limited: window.limited,
-        frontier_millis,
-        recent: window.recent,
-        changed: relations.changed,
-        at_end: relations.at_end,
-        at_begin: relations.at_begin,
-        report,
-    }
-}
-
 /// Figures of a window (W16). Commits that nobody had to look into count as ones that changed rows.
 fn report(table: &Table, window: &Window, known: &HashMap<InstantTime, bool>, relations: &Relations) -> WindowReport {
     let after: Vec<&InstantFact> = table.writes.iter().filter(|write| write.completed > window.end).collect();
     let pinned = [&relations.changed, &relations.at_end, &relations.at_begin];
     let splits = || pinned.iter().filter_map(|relation| relation.as_ref()).flat_map(|r: &Relation| &r.splits);
-    let mut pending = table.timeline.pending_writes();
-    let services = [Action::Compaction, Action::LogCompaction, Action::Clustering];
-    let oldest_pending = pending.find(|instant| !services.contains(&instant.action));
+    let requested = |at: &InstantTime| {
+        let write = table.writes.iter().rfind(|write| write.completed == *at);
+        write.map(|write| write.requested.clone())
+    };
     WindowReport {
         instants: window.instants.len(),
         files: splits().count(),
         bytes: splits().map(|split| split.bytes).sum(),
-        oldest_pending: oldest_pending.map(|instant| instant.requested.clone()),
+        oldest_pending: table.pending.first().map(|(at, _)| at.clone()),
         lag_instants: after.iter().filter(|write| known.get(&write.requested) != Some(&false)).count(),
         lag_seconds: lag_seconds(table, window, &after),
         headroom_instants: table.writes.len() - after.len(),
         late_delivered: window.late.clone(),
+        begin_requested: window.begin.as_ref().and_then(|begin| requested(begin.instant())),
+        end_requested: requested(&window.end),
+        not_a_cut: false,
     }
 }
 

@@ -4,6 +4,7 @@
 mod json;
 mod oracle;
 mod tables;
+mod version_six;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use futures::TryStreamExt;
 use serde_json::Value;
 use tributary_api::timeline::{Begin, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::SystemStores;
-use tributary_types::pipeline::OnLate;
+use tributary_types::pipeline::{OnHole, OnLate};
 use tributary_types::{Clock, Cursor, SourceName};
 
 use crate::{Service, Settings};
@@ -45,6 +46,7 @@ fn request(url: &str, begin: Begin) -> PlanRequest {
         fingerprint: None,
         recent: Vec::new(),
         on_late: OnLate::Fail,
+        on_hole: OnHole::Block,
         views: Views { changed: true, end: false, begin: false },
         meta_columns: true,
     }
@@ -61,6 +63,10 @@ fn resume(plan: &SourcePlan, num_instants: usize) -> PlanRequest {
 
 fn completed(instant: &str) -> Cursor {
     format!("completed:{instant}").parse().unwrap()
+}
+
+fn requested(instant: &str) -> Cursor {
+    format!("requested:{instant}").parse().unwrap()
 }
 
 async fn batches(service: &Service, relation: &Relation) -> Result<Vec<RecordBatch>, String> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::cursor::{Cursor, Window};
-use crate::instant::InstantTime;
+use crate::instant::{InstantTime, Zone};
 use crate::names::{PipelineName, RequestId, SourceName};
 
 /// Where Hudi Streamer keeps a checkpoint of the first kind (requested times, and every several-source form).
@@ -66,6 +66,27 @@ pub struct RequestRecord {
     pub id: RequestId,
     /// The requested time of the commit that answered it.
     pub instant: InstantTime,
+}
+
+impl RequestRecord {
+    /// When the request was made: as its id says, or else as its commit's instant does, read as UTC.
+    fn millis(&self) -> Option<i64> {
+        self.id.millis().or_else(|| self.instant.epoch_millis(Zone::Utc))
+    }
+}
+
+/// What a checkpoint's request ids say about one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// This commit answered it.
+    By(&'a InstantTime),
+    /// It was never answered.
+    New,
+    /// It is older than what is remembered: it may have been answered.
+    Forgotten {
+        /// The oldest id that is remembered.
+        oldest: &'a RequestId,
+    },
 }
 
 /// One source in a [`Checkpoint`].
@@ -167,6 +188,25 @@ impl Checkpoint {
             }
         }
         serde_json::from_value(value).map_err(|e| malformed(e.to_string()))
+    }
+
+    /// What the ids that this checkpoint carries say about `request`.
+    ///
+    /// Each commit adds the id that it answers and drops the oldest beyond [`REQUESTS_KEPT`]. Once ids were dropped, an
+    /// id that is older than the oldest one left may be one of those: running it could commit it twice. An id that
+    /// carries no time (see [`RequestId::millis`]) cannot be judged and counts as new.
+    pub fn judge(&self, request: &RequestId) -> Answer<'_> {
+        if let Some(instant) = self.answered(request) {
+            return Answer::By(instant);
+        }
+        let dropped = self.seq > self.requests.len() as u64;
+        let oldest = self.requests.first().filter(|_| dropped);
+        match (request.millis(), oldest) {
+            (Some(made), Some(oldest)) if oldest.millis().is_some_and(|oldest| made < oldest) => {
+                Answer::Forgotten { oldest: &oldest.id }
+            }
+            _ => Answer::New,
+        }
     }
 
     /// The commit that answered `request`, if this checkpoint still carries it.
@@ -288,6 +328,35 @@ mod tests {
         assert_eq!(checkpoint.requests.len(), REQUESTS_KEPT);
         assert_eq!(checkpoint.answered(&RequestId::new("r4").unwrap()), None);
         assert!(checkpoint.answered(&RequestId::new("r5").unwrap()).is_some());
+    }
+
+    #[test]
+    fn an_id_older_than_what_is_remembered_is_forgotten_and_never_new() {
+        let id = |millis: i64| RequestId::at(millis, 1);
+        let mut checkpoint = Checkpoint::first("b".to_string());
+        for n in 0..REQUESTS_KEPT as i64 {
+            checkpoint.seq += 1;
+            checkpoint.remember_request(id(1000 + n), instant());
+        }
+        assert_eq!(checkpoint.judge(&id(1000)), Answer::By(&instant()));
+        assert_eq!(checkpoint.judge(&id(999)), Answer::New, "no id was dropped yet, so this one was never answered");
+        checkpoint.seq += 1;
+        checkpoint.remember_request(id(9000), instant());
+        assert_eq!(checkpoint.judge(&id(1000)), Answer::Forgotten { oldest: &id(1001) });
+        assert_eq!(checkpoint.judge(&id(1002)), Answer::By(&instant()));
+        assert_eq!(checkpoint.judge(&id(5000)), Answer::New);
+        let plain = RequestId::new("nightly").unwrap();
+        assert_eq!(checkpoint.judge(&plain), Answer::New, "an id without a time cannot be judged");
+    }
+
+    #[test]
+    fn the_time_of_a_remembered_id_without_one_is_that_of_its_commit() {
+        let mut checkpoint = Checkpoint::first("b".to_string());
+        checkpoint.seq = 7;
+        checkpoint.remember_request(RequestId::new("plain").unwrap(), instant());
+        let committed = instant().epoch_millis(Zone::Utc).unwrap();
+        assert!(matches!(checkpoint.judge(&RequestId::at(committed - 1, 1)), Answer::Forgotten { .. }));
+        assert_eq!(checkpoint.judge(&RequestId::at(committed + 1, 1)), Answer::New);
     }
 
     #[test]

@@ -21,6 +21,30 @@ pub enum Cursor {
     Completed(InstantTime),
 }
 
+/// The clocks of a timeline: what a cursor counts in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CursorKind {
+    /// Requested times.
+    Requested,
+    /// Completion times.
+    Completed,
+}
+
+impl CursorKind {
+    /// The clock of a table of this timeline layout: layout 1 (up to table version 7) has no completion times.
+    pub fn of_layout(layout: u32) -> Self {
+        if layout == 1 { CursorKind::Requested } else { CursorKind::Completed }
+    }
+
+    /// A cursor in this clock.
+    pub fn at(self, instant: InstantTime) -> Cursor {
+        match self {
+            CursorKind::Requested => Cursor::Requested(instant),
+            CursorKind::Completed => Cursor::Completed(instant),
+        }
+    }
+}
+
 /// Why a text is not a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
@@ -43,12 +67,17 @@ impl Cursor {
         }
     }
 
+    /// The clock it counts in.
+    pub fn kind(&self) -> CursorKind {
+        match self {
+            Cursor::Requested(_) => CursorKind::Requested,
+            Cursor::Completed(_) => CursorKind::Completed,
+        }
+    }
+
     /// Whether both cursors count in the same clock, so that comparing their instants means something.
     pub fn same_clock(&self, other: &Cursor) -> bool {
-        matches!(
-            (self, other),
-            (Cursor::Requested(_), Cursor::Requested(_)) | (Cursor::Completed(_), Cursor::Completed(_))
-        )
+        self.kind() == other.kind()
     }
 }
 
@@ -127,6 +156,14 @@ mod tests {
     fn a_bare_instant_is_not_a_cursor() {
         let refused = "20250606182826197".parse::<Cursor>();
         assert!(matches!(refused, Err(CursorError::NoClock { .. })));
+    }
+
+    #[test]
+    fn a_clock_makes_cursors_of_its_kind() {
+        for (layout, kind, text) in [(1, CursorKind::Requested, "requested"), (2, CursorKind::Completed, "completed")] {
+            let cursor = CursorKind::of_layout(layout).at("20250606182826197".parse().unwrap());
+            assert_eq!((cursor.kind(), cursor.to_string()), (kind, format!("{text}:20250606182826197")));
+        }
     }
 
     #[test]

@@ -47,6 +47,21 @@ pub enum Retry {
     ReadBack,
 }
 
+/// An error with all its causes on one line. Transparent wrappers repeat their source's text, which is told once.
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(current) = cause {
+        let text = current.to_string();
+        if !message.ends_with(&text) {
+            message.push_str(": ");
+            message.push_str(&text);
+        }
+        cause = current.source();
+    }
+    message
+}
+
 /// Implemented by every error of every role, so that a code and an advice survive each boundary.
 pub trait Fault: std::error::Error {
     /// What kind of failure this is.

@@ -17,12 +17,12 @@ mod outcome;
 pub mod pipeline;
 
 pub use checkpoint::{
-    Checkpoint, CheckpointError, FLAT_KEY, FLAT_KEY_V2, RECENT_INSTANTS, REQUESTS_KEPT, RequestRecord,
+    Answer, Checkpoint, CheckpointError, FLAT_KEY, FLAT_KEY_V2, RECENT_INSTANTS, REQUESTS_KEPT, RequestRecord,
     SourceCheckpoint, checkpoint_key, flat_form, parse_flat_form, pipeline_of_key,
 };
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
-pub use cursor::{Cursor, CursorError, Window};
-pub use fault::{Code, Fault, Retry};
+pub use cursor::{Cursor, CursorError, CursorKind, Window};
+pub use fault::{Code, Fault, Retry, with_causes};
 pub use instant::{InstantError, InstantTime, Zone};
 pub use memory::{MemoryBudget, MemoryExceeded, Reservation};
 pub use names::{BatchName, NameError, PipelineName, RequestId, SourceName};

@@ -115,6 +115,24 @@ name!(
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/')
 );
 
+impl RequestId {
+    /// A fresh id that carries the time (UUID of version 7), so that an old id can be told from one never seen.
+    pub fn at(millis: i64, random: u128) -> Self {
+        let bits = random.to_be_bytes();
+        let mut random = [0u8; 10];
+        random.copy_from_slice(&bits[..10]);
+        let id = uuid::Builder::from_unix_timestamp_millis(millis.max(0) as u64, &random).into_uuid();
+        RequestId(id.to_string())
+    }
+
+    /// When the id was made, milliseconds since the epoch, if it carries a time: a UUID of version 7 does.
+    pub fn millis(&self) -> Option<i64> {
+        let id = uuid::Uuid::try_parse(&self.0).ok().filter(|id| id.get_version_num() == 7)?;
+        // The first 48 bits.
+        i64::try_from(id.as_u128() >> 80).ok()
+    }
+}
+
 impl SourceName {
     /// The name as properties keys write it: dots become underscores. Two sources of one pipeline must not fold to
     /// the same text.
@@ -134,6 +152,15 @@ mod tests {
             assert!(matches!(SourceName::new(bad), Err(NameError::Character { .. })), "{bad:?}");
         }
         assert_eq!(SourceName::new(""), Err(NameError::Empty { what: "source" }));
+    }
+
+    #[test]
+    fn a_request_id_tells_its_time_where_it_carries_one() {
+        let id = RequestId::at(1_749_234_506_197, u128::MAX / 3);
+        assert_eq!(id.millis(), Some(1_749_234_506_197));
+        assert_ne!(id, RequestId::at(1_749_234_506_197, 5));
+        assert_eq!(RequestId::new("0d7bfe04-5f3e-4e0c-9a3b-2f4d2a9d8f11").unwrap().millis(), None, "version 4");
+        assert_eq!(RequestId::new("nightly-2025-06-06").unwrap().millis(), None);
     }
 
     #[test]

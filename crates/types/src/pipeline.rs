@@ -78,6 +78,9 @@ pub struct Source {
     /// What to do when the next commits were archived or their files cleaned.
     #[serde(default)]
     pub on_stale: OnStale,
+    /// What to do when commits follow one that is pending, on tables that are read in the order of requests (version 6).
+    #[serde(default)]
+    pub on_hole: OnHole,
     /// What to do when a commit that completed inside a window already read shows up.
     #[serde(default)]
     pub on_late_instant: OnLate,
@@ -159,7 +162,7 @@ impl TryFrom<String> for Start {
             "earliest" => Ok(Start::Earliest),
             "snapshot" => Ok(Start::Snapshot),
             "fail" => Ok(Start::Fail),
-            // A bare instant is a completion time: the clock of the tables that are read.
+            // A bare instant is a completion time, the clock of all table versions but 6.
             other => match other.parse::<InstantTime>() {
                 Ok(instant) => Ok(Start::At(Cursor::Completed(instant))),
                 Err(_) => other.parse::<Cursor>().map(Start::At).map_err(|_| {
@@ -185,6 +188,17 @@ impl From<Start> for String {
 pub enum OnStale {
     /// Fail, naming the earliest readable instant.
     #[default]
+    Fail,
+}
+
+/// What to do when completed commits follow a pending one, where commits are read in the order of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnHole {
+    /// End the window before the pending commit, and wait.
+    #[default]
+    Block,
+    /// Fail, naming it.
     Fail,
 }
 

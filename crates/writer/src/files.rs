@@ -8,6 +8,7 @@ use arrow::compute::interleave_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::row::Rows;
 use futures::StreamExt;
+use tributary_api::Stop;
 use tributary_api::writer::{Error, StagedFile, TargetSlice};
 use tributary_hudi::target::{MarkerKind, write_marker, write_partition_metafile};
 use tributary_hudi::{BaseFileWriter, META_COLUMNS, Storage, base_file_name, base_file_schema};
@@ -28,6 +29,7 @@ pub(crate) struct FileContext {
     pub(crate) ordering: Vec<String>,
     pub(crate) batch_rows: usize,
     pub(crate) budget: MemoryBudget,
+    stop: Stop,
 }
 
 impl FileContext {
@@ -40,7 +42,13 @@ impl FileContext {
             ordering: request.ordering.clone(),
             batch_rows,
             budget: request.budget.clone(),
+            stop: request.stop.clone(),
         }
+    }
+
+    /// Fails once the staging was told to stop. Asked before anything is begun.
+    pub(crate) fn go_on(&self) -> Result<(), Error> {
+        if self.stop.is_set() { Err(Error::Stopped) } else { Ok(()) }
     }
 }
 
@@ -63,6 +71,7 @@ impl<'a> OpenFile<'a> {
         task: usize,
         kind: MarkerKind,
     ) -> Result<Self, Error> {
+        context.go_on()?;
         let name = base_file_name(file_id, task, context.attempt, &context.instant);
         let path = if partition.is_empty() { name.clone() } else { format!("{partition}/{name}") };
         write_marker(&context.storage, &context.instant, &path, kind).await.map_err(|e| hudi_error(context, e))?;
@@ -79,6 +88,7 @@ impl<'a> OpenFile<'a> {
     }
 
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), Error> {
+        self.context.go_on()?;
         self.writer.write(batch).await.map_err(|e| hudi_error(self.context, e))?;
         self.rows += batch.num_rows() as u64;
         // What the encoder holds cannot be refused any more; it is counted.
@@ -107,6 +117,7 @@ impl<'a> OpenFile<'a> {
 
     async fn close(self) -> Result<(String, u64, u64), Error> {
         let OpenFile { context, path, writer, .. } = self;
+        context.go_on()?;
         let (bytes, rows) = writer.close().await.map_err(|e| hudi_error(context, e))?;
         Ok((path, bytes, rows))
     }
@@ -144,6 +155,7 @@ pub(crate) struct NewGroup {
 /// Writes a new file group.
 pub(crate) async fn write_group(context: &FileContext, group: NewGroup) -> Result<StagedFile, Error> {
     let NewGroup { batches, rows, partition, file_id, task } = group;
+    context.go_on()?;
     write_partition_metafile(&context.storage, &partition, &context.instant)
         .await
         .map_err(|e| hudi_error(context, e))?;

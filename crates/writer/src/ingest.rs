@@ -58,7 +58,13 @@ pub(crate) async fn ingest(request: &StageRequest, mut rows: RowStream, spool: &
     let rules = key_rules(request);
     let schema = keyed_schema(&request.table_schema);
     let mut seen = Ingested::default();
-    while let Some(batch) = rows.next().await {
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = request.stop.wait() => return Err(Error::Stopped),
+            next = rows.next() => next,
+        };
+        let Some(batch) = next else { break };
         let batch = batch?;
         seen.rows += batch.num_rows() as u64;
         let keyed = keyed_batch(request, &rules, &schema, &batch)?;

@@ -11,8 +11,8 @@ use tributary_types::{Code, Retry};
 /// come in no order.
 ///
 /// After the first error no further job begins, and those that run are waited for: an operation on a store cannot be
-/// called back, and a file that appears after the instant was rolled back would stay for ever. Dropping the returned
-/// future ends the tasks without waiting.
+/// called back, and a file that appears after the instant was rolled back would stay for ever. A stop reaches
+/// the jobs in the same way: each fails at its next step. Dropping the returned future ends the tasks without waiting.
 pub(crate) async fn run_jobs<T, F>(jobs: impl IntoIterator<Item = F>, at_once: usize) -> Result<Vec<T>, Error>
 where
     T: Send + 'static,

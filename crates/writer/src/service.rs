@@ -128,6 +128,7 @@ impl Staging<'_> {
         let mut updates = self.spool(BY_IDENTITY, threshold);
         let mut inserts = self.spool(BY_PARTITION, threshold);
         for part in parts.into_iter().filter(|part| part.rows() > 0) {
+            self.context.go_on()?;
             let mut held = self.request.budget.reservation("one part of the batch");
             let sorted = self.sort(part.load(&mut held)?, &seen.partitions, staged).await?;
             let touched: BTreeSet<u32> = sorted.by_slice.values().flatten().copied().collect();
@@ -179,6 +180,7 @@ impl Staging<'_> {
     ) -> Result<KeyedRows, Error> {
         let mut kept = Vec::new();
         for part in parts.iter().filter(|part| part.rows() > 0) {
+            self.context.go_on()?;
             let mut held = self.request.budget.reservation("one part of the updates");
             let rows = Arc::new(KeyedRows::combine(part.load(&mut held)?, rule)?);
             let tags = tag(&self.context, &[(0, slice.clone())], &rows, 1).await?;
@@ -281,6 +283,7 @@ impl Staging<'_> {
             let mut held = self.request.budget.reservation("one part of the new rows");
             let mut chunk = Vec::new();
             for batch in part.read()? {
+                self.context.go_on()?;
                 let batch = batch?;
                 held.try_grow(crate::spool::batch_bytes(&batch))?;
                 chunk.push(batch);

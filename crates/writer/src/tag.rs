@@ -79,6 +79,7 @@ async fn search(context: &FileContext, slice: &TargetSlice, rows: &KeyedRows) ->
     let mut stored = open(context, slice, &schema).await?;
     let mut found = Vec::new();
     while let Some(batch) = stored.next().await {
+        context.go_on()?;
         let batch = batch?;
         let keys = batch.column(0).as_string::<i32>();
         for row in 0..keys.len() {

@@ -263,7 +263,7 @@ async fn find_archived(storage: &Storage, history: &str, instants: &[Instant]) -
         let overlaps =
             entry.range().is_none_or(|(min, max, _)| min <= last.requested.as_str() && first.requested.as_str() <= max);
         if overlaps {
-            let file = HistoryFile { path: format!("{history}/{}", entry.file_name), range: None };
+            let file = HistoryFile { path: format!("{history}/{}", entry.file_name), range: None, bytes: 0 };
             found.extend(read_history_file(storage, &file).await?.into_iter().map(|instant| instant.requested));
         }
     }

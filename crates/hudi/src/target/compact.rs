@@ -14,7 +14,7 @@ use super::clean::OWNER_KEY;
 use super::metadata::{FILES, FILES_GROUP, compacted_hfile, schema};
 use crate::commit::{CommitMetadata, WriteStat};
 use crate::error::{Error, Result};
-use crate::mdt_read::{Slice, hfile_instant, log_instant, read_merged};
+use crate::mdt_read::{self, Slice, read_merged};
 use crate::storage::{Entry, PutNew, Storage};
 use crate::timeline::{Action, Timeline, completed_path, inflight_path, requested_path};
 
@@ -101,13 +101,21 @@ pub async fn compact_metadata(
     Ok(Compacted { logs: slice.logs.len(), removed: remove_old_slices(storage).await? })
 }
 
+fn hfile_instant(name: &str) -> Option<InstantTime> {
+    mdt_read::hfile_instant(name)?.parse().ok()
+}
+
+fn log_instant(name: &str) -> Option<InstantTime> {
+    mdt_read::log_instant(name)?.0.parse().ok()
+}
+
 fn base_instant(path: &str) -> Option<InstantTime> {
     hfile_instant(path.rsplit('/').next().unwrap_or(path))
 }
 
 fn plan_of(slice: &Slice, owner: &str) -> CompactionPlan {
     let name = |path: &String| path.rsplit('/').next().unwrap_or(path).to_string();
-    let first_log = slice.logs.first().map(name).and_then(|log| log_instant(&log)).map(|(instant, _)| instant);
+    let first_log = slice.logs.first().map(name).and_then(|log| log_instant(&log));
     let base = slice.base.as_deref().and_then(base_instant).or(first_log);
     let operation = CompactionOperation {
         base_instant_time: base.map(|instant| instant.to_string()),
@@ -153,7 +161,7 @@ fn old_files<'a>(paths: impl Iterator<Item = &'a str> + Clone, own: &Timeline) -
         if let Some(instant) = hfile_instant(name(path)) {
             return own.is_committed(&instant) && &instant < oldest;
         }
-        log_instant(name(path)).is_some_and(|(instant, _)| {
+        log_instant(name(path)).is_some_and(|instant| {
             let completed = own.find(&instant).map_or(Some(&instant), |found| found.completed.as_ref());
             completed.is_some_and(|completed| completed < oldest)
         })

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use tonic::service::Routes;
 use tributary_api::checkpoint::CursorCommit;
-use tributary_types::{Checkpoint, CheckpointError, Fault, Outcome, Retry, SourceCheckpoint, SourceName, Window};
+use tributary_types::{BatchName, Checkpoint, CheckpointError, Fault, Outcome, Retry, SourceCheckpoint, SourceName};
 
 use super::*;
 use crate::testing::{behaviours, connect};
@@ -53,23 +53,15 @@ fn resolved() -> Resolved {
 }
 
 fn record(pipeline_name: &str, id: &str) -> BatchRecord {
-    let window = Window {
-        begin: Some("requested:20250606182826".parse().unwrap()),
-        end: "requested:20250606182827".parse().unwrap(),
-    };
-    BatchRecord {
-        name: format!("{pipeline_name}/{id}"),
-        pipeline: pipeline(pipeline_name),
-        request: RequestId::new(id).unwrap(),
-        outcome: Outcome::Unknown,
-        instant: Some("20250606182826197".parse().unwrap()),
-        completed: None,
-        windows: vec![("a".to_string(), window)],
-        rows: 3,
-        started_millis: 1_749_234_506_197,
-        took_millis: 61_001,
-        error: Some("somebody".to_string()),
-    }
+    let mut status = crate::convert::tests::status(Some(Outcome::Unknown));
+    status.name = BatchName::new(format!("{pipeline_name}/{id}")).unwrap();
+    status.pipeline = pipeline(pipeline_name);
+    status.request = RequestId::new(id).unwrap();
+    BatchRecord { status, target: "/t".to_string(), definition: "0f".to_string(), process: "a process".to_string() }
+}
+
+fn found() -> CommitFound {
+    CommitFound { instant: "20250606182826197".parse().unwrap(), completed: None, seq: Some(0) }
 }
 
 #[async_trait]
@@ -91,14 +83,28 @@ impl Checkpoints for Memory {
         Ok(())
     }
 
-    async fn history(&self, pipeline: &PipelineName, limit: usize) -> Result<Vec<BatchRecord>, Error> {
+    async fn find_commit(
+        &self,
+        _: &PipelineName,
+        target: &str,
+        request: &RequestId,
+    ) -> Result<Option<CommitFound>, Error> {
+        Ok(Some(found()).filter(|_| target == "/t" && request.as_str() == "known"))
+    }
+
+    async fn history(&self, pipeline: Option<&PipelineName>, limit: usize) -> Result<Vec<BatchRecord>, Error> {
         let records = self.records.lock().unwrap();
-        Ok(records.iter().filter(|record| &record.pipeline == pipeline).take(limit).cloned().collect())
+        let asked = records.iter().filter(|record| pipeline.is_none_or(|name| &record.status.pipeline == name));
+        Ok(asked.take(limit).cloned().collect())
     }
 
     async fn find_request(&self, pipeline: &PipelineName, request: &RequestId) -> Result<Option<BatchRecord>, Error> {
         let records = self.records.lock().unwrap();
-        Ok(records.iter().find(|record| &record.pipeline == pipeline && &record.request == request).cloned())
+        Ok(records
+            .iter()
+            .map(|record| (record, &record.status))
+            .find(|(_, status)| &status.pipeline == pipeline && &status.request == request)
+            .map(|(record, _)| record.clone()))
     }
 }
 
@@ -107,6 +113,7 @@ behaviours! {
     a_pipeline_that_never_committed_has_none,
     malformed_cursors_are_an_error_of_their_kind,
     records_are_kept_and_found,
+    the_commit_of_a_request_is_found,
 }
 
 async fn cursors_are_found_whole(role: Arc<dyn Checkpoints>) {
@@ -127,11 +134,17 @@ async fn records_are_kept_and_found(role: Arc<dyn Checkpoints>) {
     for (name, id) in [("a", "1"), ("b", "1"), ("a", "2")] {
         role.record(record(name, id)).await.unwrap();
     }
-    assert_eq!(role.history(&pipeline("a"), 10).await.unwrap(), [record("a", "2"), record("a", "1")]);
-    assert_eq!(role.history(&pipeline("a"), 1).await.unwrap(), [record("a", "2")]);
+    assert_eq!(role.history(Some(&pipeline("a")), 10).await.unwrap(), [record("a", "2"), record("a", "1")]);
+    assert_eq!(role.history(None, 2).await.unwrap(), [record("a", "2"), record("b", "1")]);
     let (known, unknown) = (RequestId::new("1").unwrap(), RequestId::new("9").unwrap());
     assert_eq!(role.find_request(&pipeline("b"), &known).await.unwrap(), Some(record("b", "1")));
     assert_eq!(role.find_request(&pipeline("b"), &unknown).await.unwrap(), None);
+}
+
+async fn the_commit_of_a_request_is_found(role: Arc<dyn Checkpoints>) {
+    let (known, unknown) = (RequestId::new("known").unwrap(), RequestId::new("9").unwrap());
+    assert_eq!(role.find_commit(&pipeline("p"), "/t", &known).await.unwrap(), Some(found()));
+    assert_eq!(role.find_commit(&pipeline("p"), "/t", &unknown).await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -29,6 +29,7 @@ pub fn batch_to_proto(status: &BatchStatus) -> proto::Batch {
         peak_memory_bytes: status.peak_memory,
         error: status.error.as_ref().map(failure_to_proto),
         start_time: Some(millis_to_proto(status.started_millis)),
+        asked_by: status.asked_by.clone(),
     }
 }
 
@@ -47,6 +48,7 @@ pub fn batch_from_proto(batch: proto::Batch) -> Result<BatchStatus, Malformed> {
         name: BatchName::new(batch.name).map_err(|e| Malformed::new("name", e))?,
         pipeline: PipelineName::new(batch.pipeline).map_err(|e| Malformed::new("pipeline", e))?,
         request: RequestId::new(batch.request_id).map_err(|e| Malformed::new("request_id", e))?,
+        asked_by: batch.asked_by,
         stage: Stage::from_wire(batch.stage)?,
         outcome,
         instant: optional(&batch.instant, "instant")?,

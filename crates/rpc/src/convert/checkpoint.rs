@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cursors of pipelines and records of batches.
 
-use std::time::Duration;
+use tributary_api::checkpoint::{BatchRecord, CommitFound, CursorCommit, Resolved};
+use tributary_types::{Checkpoint, InstantTime, PipelineName};
 
-use tributary_api::checkpoint::{BatchRecord, CursorCommit, Resolved};
-use tributary_types::{Checkpoint, InstantTime, PipelineName, RequestId};
-
-use super::{
-    Malformed, WireEnum, millis_from_proto, millis_to_proto, optional, required, text, window_from_proto,
-    window_to_proto,
-};
+use super::{Malformed, batch_from_proto, batch_to_proto, optional, required, text};
 use crate::proto::checkpoint as proto;
 
 /// Where a pipeline stands, for the wire.
@@ -49,48 +44,33 @@ pub fn resolved_from_proto(pipeline: &PipelineName, resolved: proto::ResolveResp
     })
 }
 
+/// A commit that answered a request, for the wire.
+pub fn commit_found_to_proto(found: Option<&CommitFound>) -> proto::FindCommitResponse {
+    proto::FindCommitResponse {
+        instant: text(found.map(|found| &found.instant)),
+        completed: text(found.and_then(|found| found.completed.as_ref())),
+        seq: found.and_then(|found| found.seq),
+    }
+}
+
+/// A commit that answered a request, from the wire.
+pub fn commit_found_from_proto(found: proto::FindCommitResponse) -> Result<Option<CommitFound>, Malformed> {
+    let Some(instant) = optional(&found.instant, "instant")? else { return Ok(None) };
+    Ok(Some(CommitFound { instant, completed: optional(&found.completed, "completed")?, seq: found.seq }))
+}
+
 /// A record for the wire.
 pub fn record_to_proto(record: &BatchRecord) -> proto::BatchRecord {
-    let windows = record.windows.iter();
     proto::BatchRecord {
-        name: record.name.clone(),
-        pipeline: record.pipeline.to_string(),
-        request_id: record.request.to_string(),
-        outcome: record.outcome.to_wire(),
-        instant: text(record.instant.as_ref()),
-        completed: text(record.completed.as_ref()),
-        windows: windows
-            .map(|(source, window)| proto::SourceWindow {
-                source: source.clone(),
-                window: Some(window_to_proto(window)),
-            })
-            .collect(),
-        rows: record.rows,
-        start_time: Some(millis_to_proto(record.started_millis)),
-        took: prost_types::Duration::try_from(Duration::from_millis(record.took_millis)).ok(),
-        error: record.error.clone(),
+        batch: Some(batch_to_proto(&record.status)),
+        target: record.target.clone(),
+        definition: record.definition.clone(),
+        process: record.process.clone(),
     }
 }
 
 /// A record from the wire.
 pub fn record_from_proto(record: proto::BatchRecord) -> Result<BatchRecord, Malformed> {
-    let mut windows = Vec::with_capacity(record.windows.len());
-    for entry in record.windows {
-        let window = window_from_proto(required(entry.window, "windows.window")?);
-        windows.push((entry.source, window.map_err(|e| e.within("windows.window"))?));
-    }
-    let took = Duration::try_from(record.took.unwrap_or_default()).map_err(|e| Malformed::new("took", e))?;
-    Ok(BatchRecord {
-        name: record.name,
-        pipeline: PipelineName::new(record.pipeline).map_err(|e| Malformed::new("pipeline", e))?,
-        request: RequestId::new(record.request_id).map_err(|e| Malformed::new("request_id", e))?,
-        outcome: WireEnum::from_wire(record.outcome)?,
-        instant: optional(&record.instant, "instant")?,
-        completed: optional(&record.completed, "completed")?,
-        windows,
-        rows: record.rows,
-        started_millis: millis_from_proto(required(record.start_time, "start_time")?),
-        took_millis: took.as_millis() as u64,
-        error: record.error,
-    })
+    let status = batch_from_proto(required(record.batch, "batch")?).map_err(|e| e.within("batch"))?;
+    Ok(BatchRecord { status, target: record.target, definition: record.definition, process: record.process })
 }

@@ -89,6 +89,9 @@ pub fn report_to_proto(report: &WindowReport) -> common::WindowReport {
         lag_seconds: report.lag_seconds,
         headroom_instants: report.headroom_instants as u64,
         late_delivered: report.late_delivered.iter().map(ToString::to_string).collect(),
+        begin_requested: text(report.begin_requested.as_ref()),
+        end_requested: text(report.end_requested.as_ref()),
+        not_a_cut: report.not_a_cut,
     }
 }
 
@@ -103,5 +106,8 @@ pub fn report_from_proto(report: common::WindowReport) -> Result<WindowReport, M
         lag_seconds: report.lag_seconds,
         headroom_instants: count(report.headroom_instants),
         late_delivered: instants(&report.late_delivered, "late_delivered")?,
+        begin_requested: optional(&report.begin_requested, "begin_requested")?,
+        end_requested: optional(&report.end_requested, "end_requested")?,
+        not_a_cut: report.not_a_cut,
     })
 }

@@ -3,7 +3,7 @@
 
 use tributary_api::predicate::Op;
 use tributary_types::pipeline::{
-    Consistency, OnLate, OnNullKey, OnStale, OnUnused, Operation, ReadMode, SourceKind, TableType, Writers,
+    Consistency, OnHole, OnLate, OnNullKey, OnStale, OnUnused, Operation, ReadMode, SourceKind, TableType, Writers,
 };
 use tributary_types::{Code, Outcome, Retry, Stage, Zone};
 
@@ -59,6 +59,7 @@ wire_enums! {
     Zone = timeline::Zone { Local, Utc }
     Op = timeline::Op { Eq, NotEq, Lt, LtEq, Gt, GtEq }
     OnLate = common::OnLate, unspecified is Fail { Fail, Deliver }
+    OnHole = common::OnHole, unspecified is Block { Block, Fail }
     TableType = common::TableType, unspecified is CopyOnWrite { CopyOnWrite, MergeOnRead }
     Operation = common::Operation, unspecified is Upsert { Upsert, Insert, BulkInsert }
     OnNullKey = common::OnNullKey, unspecified is Fail { Fail, Drop }

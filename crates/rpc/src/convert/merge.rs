@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tributary_api::Stop;
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeRequest, MergeSource, Merged};
 use tributary_types::MemoryBudget;
 
@@ -87,7 +88,7 @@ pub fn merge_to_proto(request: &MergeRequest) -> proto::RunRequest {
     }
 }
 
-/// A merge from the wire, with one fresh budget for the query and the writer.
+/// A merge from the wire, with one fresh budget for the query and the writer, and a stop that never comes.
 pub fn merge_from_proto(request: proto::RunRequest) -> Result<MergeRequest, Malformed> {
     let mut sources = Vec::with_capacity(request.sources.len());
     for (position, source) in request.sources.into_iter().enumerate() {
@@ -126,6 +127,7 @@ fn limits_from_proto(limits: Option<proto::Limits>) -> Result<MergeLimits, Malfo
         spill_bytes: limits.spill_bytes,
         timeout: Duration::try_from(timeout).map_err(|e| Malformed::new("limits.timeout", e))?,
         parallelism: (limits.parallelism as usize).max(1),
+        stop: Stop::default(),
     })
 }
 

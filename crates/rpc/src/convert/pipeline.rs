@@ -68,6 +68,7 @@ fn source_to_proto(source: &Source) -> proto::Source {
         on_late_instant: source.on_late_instant.to_wire(),
         meta_columns: source.meta_columns,
         unused: source.unused.to_wire(),
+        on_hole: source.on_hole.to_wire(),
     }
 }
 
@@ -80,6 +81,7 @@ fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
         start: source.start.map(start_from_proto).transpose().map_err(|e| e.within("start"))?,
         num_instants: count(source.num_instants.unwrap_or(DEFAULT_NUM_INSTANTS)),
         on_stale: WireEnum::from_wire(source.on_stale)?,
+        on_hole: WireEnum::from_wire(source.on_hole)?,
         on_late_instant: WireEnum::from_wire(source.on_late_instant)?,
         meta_columns: source.meta_columns,
         unused: WireEnum::from_wire(source.unused)?,

@@ -7,8 +7,8 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, Limits, OnLate, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Services,
-    Source, SourceKind, Span, Start, TableType, Target, Transform, Writers,
+    ByteSize, Consistency, Limits, OnHole, OnLate, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode,
+    Services, Source, SourceKind, Span, Start, TableType, Target, Transform, Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
@@ -32,6 +32,7 @@ fn every_value_of_every_enum_crosses() {
     crosses::<Code>();
     crosses::<Retry>();
     crosses::<OnLate>();
+    crosses::<OnHole>();
     crosses::<TableType>();
     crosses::<Operation>();
     crosses::<OnNullKey>();
@@ -64,6 +65,7 @@ fn source(name: &str, start: Option<Start>) -> Source {
         start,
         num_instants: usize::MAX,
         on_stale: OnStale::Fail,
+        on_hole: OnHole::Fail,
         on_late_instant: OnLate::Deliver,
         meta_columns: true,
         unused: OnUnused::Allow,
@@ -157,6 +159,9 @@ fn report() -> WindowReport {
         lag_seconds: 5,
         headroom_instants: 6,
         late_delivered: vec!["20250606182826198".parse().unwrap()],
+        begin_requested: Some("20250606182826195".parse().unwrap()),
+        end_requested: Some("20250606182826196".parse().unwrap()),
+        not_a_cut: true,
     }
 }
 
@@ -166,6 +171,7 @@ pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
         name: BatchName::new("p/r").unwrap(),
         pipeline: PipelineName::new("p").unwrap(),
         request: RequestId::new("r").unwrap(),
+        asked_by: "somebody".to_string(),
         stage: Stage::Merge,
         outcome,
         instant: Some("20250606182826197".parse().unwrap()),

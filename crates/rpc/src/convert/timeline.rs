@@ -87,6 +87,7 @@ pub fn window_request_to_proto(request: &PlanRequest) -> proto::PlanWindowReques
         on_late: request.on_late.to_wire(),
         views: Some(views_to_proto(request.views)),
         meta_columns: request.meta_columns,
+        on_hole: request.on_hole.to_wire(),
     }
 }
 
@@ -103,6 +104,7 @@ pub fn window_request_from_proto(request: proto::PlanWindowRequest) -> Result<Pl
         fingerprint: request.fingerprint,
         recent: instants(&request.recent, "recent")?,
         on_late: WireEnum::from_wire(request.on_late)?,
+        on_hole: WireEnum::from_wire(request.on_hole)?,
         views: views_from_proto(request.views),
         meta_columns: request.meta_columns,
     })

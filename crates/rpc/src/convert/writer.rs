@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use tributary_api::Stop;
 use tributary_api::writer::{ColumnStats, KeySettings, StageRequest, Staged, StagedFile, TargetSlice};
 use tributary_types::MemoryBudget;
 
 use super::{Malformed, WireEnum, count, required, schema_from_bytes, schema_to_bytes};
 use crate::proto::writer as proto;
 
-/// A staging for the wire. Of the budget only the limit travels.
+/// A staging for the wire. Of the budget only the writer's share travels.
 pub fn stage_to_proto(request: &StageRequest) -> proto::StageRequest {
     proto::StageRequest {
         url: request.url.clone(),
@@ -28,12 +29,12 @@ pub fn stage_to_proto(request: &StageRequest) -> proto::StageRequest {
         ordering: request.ordering.clone(),
         on_null_key: request.on_null_key.to_wire(),
         slices: request.slices.iter().map(slice_to_proto).collect(),
-        memory_bytes: request.budget.limit() as u64,
+        memory_bytes: request.share.unwrap_or(request.budget.limit()) as u64,
         spill_bytes: request.spill_bytes,
     }
 }
 
-/// A staging from the wire, with a fresh budget.
+/// A staging from the wire, with a fresh budget of its share, and a stop that never comes.
 pub fn stage_from_proto(request: proto::StageRequest) -> Result<StageRequest, Malformed> {
     let keys = required(request.keys, "keys")?;
     let mut slices = Vec::with_capacity(request.slices.len());
@@ -58,6 +59,8 @@ pub fn stage_from_proto(request: proto::StageRequest) -> Result<StageRequest, Ma
         on_null_key: WireEnum::from_wire(request.on_null_key)?,
         slices: Arc::new(slices),
         budget: MemoryBudget::new(count(request.memory_bytes)),
+        share: None,
+        stop: Stop::default(),
         spill_bytes: request.spill_bytes,
     })
 }

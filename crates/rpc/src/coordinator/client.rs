@@ -61,6 +61,7 @@ impl Coordinator for CoordinatorClient {
             request_id: request.request.to_string(),
             allow_empty: request.allow_empty,
             validate_only: false,
+            asked_by: request.asked_by,
         };
         let answer = self.calls.clone().run_batch(message).await.map_err(self.remote.failed_write(DOING))?;
         let batch = required(answer.into_inner().batch, "batch").map_err(self.remote.unreadable(DOING))?;
@@ -111,6 +112,14 @@ impl Coordinator for CoordinatorClient {
             tokio::spawn(forward(self.clone(), name.clone(), stream, sender));
         }
         Ok(receiver)
+    }
+
+    /// Safe to repeat.
+    async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
+        const DOING: &str = "cancelling a batch";
+        let request = proto::CancelBatchRequest { name: name.to_string() };
+        let batch = self.calls.clone().cancel_batch(request).await.map_err(self.remote.failed(DOING))?;
+        batch_from_proto(batch.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
     /// Safe to repeat.

@@ -53,6 +53,7 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<proto::RunBatchRequest>,
     ) -> Result<Response<proto::RunBatchResponse>, Status> {
+        let from = request.remote_addr();
         let request = request.into_inner();
         let pipeline = read_pipeline(request.pipeline)?;
         if request.validate_only {
@@ -60,7 +61,11 @@ impl CoordinatorService for CoordinatorServer {
             return Ok(Response::new(proto::RunBatchResponse { batch: None, plan: Some(plan_to_proto(&plan)) }));
         }
         let request_id = RequestId::new(request.request_id).map_err(|e| malformed(Malformed::new("request_id", e)))?;
-        let run = RunRequest { pipeline, request: request_id, allow_empty: request.allow_empty };
+        let asked_by = match from {
+            Some(address) => format!("{} from {}", request.asked_by, address.ip()).trim_start().to_string(),
+            None => request.asked_by,
+        };
+        let run = RunRequest { pipeline, request: request_id, allow_empty: request.allow_empty, asked_by };
         let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(proto::RunBatchResponse { batch: Some(batch_to_proto(&status)), plan: None }))
     }
@@ -101,6 +106,15 @@ impl CoordinatorService for CoordinatorServer {
         let name = read_name(request.into_inner().name)?;
         let watch = self.coordinator.watch_batch(&name).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(Box::pin(follow(watch))))
+    }
+
+    async fn cancel_batch(
+        &self,
+        request: Request<proto::CancelBatchRequest>,
+    ) -> Result<Response<proto::Batch>, Status> {
+        let name = read_name(request.into_inner().name)?;
+        let status = self.coordinator.cancel_batch(&name).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(batch_to_proto(&status)))
     }
 
     async fn plan_batch(

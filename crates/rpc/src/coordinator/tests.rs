@@ -39,6 +39,8 @@ behaviours! {
     batches_are_listed_newest_first_of_one_pipeline_or_of_all,
     a_batch_is_followed_to_its_end,
     a_batch_that_is_over_is_followed_at_once,
+    a_cancelled_batch_is_answered_as_it_is,
+    a_batch_says_who_asked_for_it,
     a_plan_starts_nothing,
     a_wrong_pipeline_is_refused_with_every_problem,
     a_pulled_batch_has_its_rows_and_their_exact_schema,
@@ -50,7 +52,8 @@ behaviours! {
 
 async fn run(coordinator: &dyn Coordinator, name: &str, id: &str) -> Result<BatchStatus, Error> {
     let request = RequestId::new(id).unwrap();
-    coordinator.run_batch(RunRequest { pipeline: pipeline(name), request, allow_empty: false }).await
+    let asked_by = "a test".to_string();
+    coordinator.run_batch(RunRequest { pipeline: pipeline(name), request, allow_empty: false, asked_by }).await
 }
 
 async fn finish(coordinator: &dyn Coordinator, name: &BatchName) -> BatchStatus {
@@ -66,7 +69,8 @@ async fn a_request_id_answers_with_its_batch_and_refuses_another_pipeline(coordi
     let mut other = pipeline("p");
     other.target.path.push('x');
     let request = RequestId::new("r").unwrap();
-    let refused = coordinator.run_batch(RunRequest { pipeline: other, request, allow_empty: true }).await.unwrap_err();
+    let again = RunRequest { pipeline: other, request, allow_empty: true, asked_by: String::new() };
+    let refused = coordinator.run_batch(again).await.unwrap_err();
     assert!(matches!(&refused, Error::RequestReused { request } if request.as_str() == "r"), "{refused:?}");
 }
 
@@ -76,6 +80,7 @@ async fn an_unknown_batch_is_named(coordinator: Arc<dyn Coordinator>) {
         coordinator.get_batch(&name).await.unwrap_err(),
         coordinator.watch_batch(&name).await.unwrap_err(),
         coordinator.open_batch(&name).await.err().unwrap(),
+        coordinator.cancel_batch(&name).await.unwrap_err(),
     ] {
         assert!(matches!(&refused, Error::NoBatch { name } if name == "p/nope"), "{refused:?}");
     }
@@ -101,6 +106,15 @@ async fn a_batch_is_followed_to_its_end(coordinator: Arc<dyn Coordinator>) {
     }
     assert!(seen.is_sorted() && seen.last() == Some(&Stage::Done), "{seen:?}");
     assert_eq!(watch.borrow().outcome, Some(Outcome::Committed));
+}
+
+async fn a_cancelled_batch_is_answered_as_it_is(coordinator: Arc<dyn Coordinator>) {
+    let started = run(coordinator.as_ref(), "p", "r").await.unwrap();
+    assert_eq!(coordinator.cancel_batch(&started.name).await.unwrap().name, started.name);
+}
+
+async fn a_batch_says_who_asked_for_it(coordinator: Arc<dyn Coordinator>) {
+    assert_eq!(run(coordinator.as_ref(), "p", "r").await.unwrap().asked_by, "a test");
 }
 
 async fn a_batch_that_is_over_is_followed_at_once(coordinator: Arc<dyn Coordinator>) {

@@ -81,7 +81,8 @@ role_error! { timeline::Error, "timeline":
     "TABLE_UNSUPPORTED" => Unsupported { url, what }
     "SOURCE_RECREATED" => Recreated { source_name, url, found, expected }
     "SOURCE_RESTORED" => Restored { source_name, url, cursor }
-    "CURSOR_STALE" => Stale { source_name, url, cursor, earliest }
+    "CURSOR_STALE" => Stale { source_name, url, cursor, earliest, resume }
+    "TIMELINE_HOLE" => Hole { source_name, url, instant, action }
     "LATE_INSTANT" => Late { source_name, instant, completed }
     "CURSOR_CLOCK" => Clock { source_name, url, cursor, version, hint }
     "CURSOR_BEYOND" => Beyond { source_name, url, cursor, newest }
@@ -107,6 +108,7 @@ role_error! { writer::Error, "writer":
     "COLUMN_MISSING" => MissingColumn { column, role, present }
     "TYPE_UNSUPPORTED" => Type { column, found, what }
     "SPILL_EXCEEDED" => Spill { limit }
+    "STOPPED" => Stopped {}
     "TABLE_CORRUPT" => Corrupt { url, file, detail }
     "STORE_UNAVAILABLE" => Store { url, doing; source }
     "ROLE_UNREACHABLE" => Unreachable { doing; source }
@@ -121,6 +123,7 @@ role_error! { merge::Error, "merge":
     "LIMIT_REACHED" => Limit { limit, detail }
     "MEMORY_EXCEEDED" => Memory { detail }
     "QUERY_FAILED" => Execution { message }
+    "STOPPED" => Stopped {}
     "ROLE_UNREACHABLE" => Unreachable { doing; source }
     , passes Rows(RowError) by RowError::rebuild
     , passes Writer(writer::Error) by |fault| Some(writer::Error::from_fault(fault, Call::Repeatable))
@@ -130,7 +133,9 @@ role_error! { coordinator::Error, "coordinator":
     "PIPELINE_INVALID" => Pipeline { pipeline, problems }
     "BATCH_NOT_FOUND" => NoBatch { name }
     "REQUEST_REUSED" => RequestReused { request }
-    "PIPELINE_BUSY" => Busy { running }
+    "REQUEST_EXPIRED" => Expired { request, oldest }
+    "CANCELLED" => Cancelled {}
+    "BATCH_LOST" => Lost { what }
     "TARGET_MISMATCH" => Target { url, what }
     "BINDING_CHANGED" => Binding { instant }
     "START_MISSING" => NoStart { source_name }

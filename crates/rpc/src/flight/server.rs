@@ -220,7 +220,7 @@ impl FlightService for FlightServer {
         let Some(writer) = self.writer.as_ref().filter(|_| path.as_deref() == Some(STAGE_PATH)) else {
             return Err(unsupported("DoPut is not offered here: rows enter a table through a pipeline"));
         };
-        let result = stage(writer.as_ref(), first, messages).await?;
+        let result = stage(Arc::clone(writer), first, messages).await?;
         Ok(Response::new(Box::pin(futures::stream::iter([Ok(result)]))))
     }
 

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tonic::service::Routes;
+use tributary_api::Stop;
 use tributary_api::merge::{MergeLimits, MergeSource};
 use tributary_api::timeline::{Relation, Split, Views};
 use tributary_api::writer::{KeySettings, StageRequest, Staged};
@@ -68,6 +69,11 @@ impl Merge for Memory {
 
     async fn run(&self, request: MergeRequest) -> Result<Merged, Error> {
         self.asked.lock().unwrap().push(format!("{request:?}"));
+        if request.sql.as_deref() == Some("for ever") {
+            request.limits.stop.wait().await;
+            self.asked.lock().unwrap().push("stopped".to_string());
+            return Err(Error::Stopped);
+        }
         if request.sql.is_none() {
             return Err(Error::Limit { limit: "time", detail: "1 s".to_string() });
         }
@@ -80,7 +86,13 @@ impl Merge for Memory {
 }
 
 fn limits(budget: &MemoryBudget) -> MergeLimits {
-    MergeLimits { budget: budget.clone(), spill_bytes: 2, timeout: Duration::from_millis(1500), parallelism: 4 }
+    MergeLimits {
+        budget: budget.clone(),
+        spill_bytes: 2,
+        timeout: Duration::from_millis(1500),
+        parallelism: 4,
+        stop: Stop::default(),
+    }
 }
 
 fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
@@ -124,7 +136,9 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
             on_null_key: OnNullKey::Fail,
             slices: Arc::new(Vec::new()),
             budget: budget.clone(),
+            share: None,
             spill_bytes: 2,
+            stop: Stop::default(),
         },
         limits: limits(budget),
     }
@@ -137,6 +151,7 @@ behaviours! {
     a_merge_arrives_whole_and_so_does_its_request,
     a_limit_keeps_the_advice_that_goes_with_it,
     what_the_merge_counted_is_in_the_callers_peak,
+    a_run_that_is_told_to_stop_answers_once_it_has,
 }
 
 async fn sources_are_bound_in_their_order(pair: Pair) {
@@ -177,6 +192,28 @@ async fn what_the_merge_counted_is_in_the_callers_peak(pair: Pair) {
     let budget = MemoryBudget::new(1000);
     pair.role.run(request(Some("SELECT 1"), &budget)).await.unwrap();
     assert_eq!((budget.peak(), budget.used()), (400, 0));
+}
+
+async fn a_run_that_is_told_to_stop_answers_once_it_has(pair: Pair) {
+    let stop = StopSource::new();
+    let mut asked = request(Some("for ever"), &MemoryBudget::new(1000));
+    asked.limits.stop = stop.listen();
+    let (ended, ()) = tokio::join!(pair.role.run(asked), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stop.stop();
+    });
+    assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+    assert_eq!(pair.memory.asked.lock().unwrap().last().unwrap(), "stopped");
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_tells_its_run_to_stop() {
+    let pair = remote();
+    let run = pair.role.run(request(Some("for ever"), &MemoryBudget::new(1000)));
+    assert!(tokio::time::timeout(Duration::from_millis(100), run).await.is_err());
+    while pair.memory.asked.lock().unwrap().last().unwrap() != "stopped" {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]

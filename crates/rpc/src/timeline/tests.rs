@@ -10,7 +10,7 @@ use tonic::service::Routes;
 use tributary_api::RowError;
 use tributary_api::predicate::{Literal, Op, Predicate};
 use tributary_api::timeline::{Begin, InstantFact, Relation, Split, Views, WindowReport};
-use tributary_types::pipeline::{OnLate, TableType};
+use tributary_types::pipeline::{OnHole, OnLate, TableType};
 use tributary_types::{Code, Cursor, Fault, InstantTime, Retry, SourceName, Zone};
 
 use super::*;
@@ -176,6 +176,7 @@ fn plan_request(begin: Begin) -> PlanRequest {
         fingerprint: Some(String::new()),
         recent: vec![instant("20250606182826197")],
         on_late: OnLate::Deliver,
+        on_hole: OnHole::Fail,
         views: Views { changed: true, end: false, begin: true },
         meta_columns: true,
     }

@@ -88,7 +88,9 @@ fn request(url: &str) -> StageRequest {
             bytes: 11,
         }]),
         budget: MemoryBudget::new(1000),
+        share: None,
         spill_bytes: 12,
+        stop: Stop::default(),
     }
 }
 
@@ -115,6 +117,11 @@ impl Writer for Memory {
                 }
             }
         }
+        if request.url == "/slow" {
+            request.stop.wait().await;
+            *self.asked.lock().unwrap() = Some("stopped".to_string());
+            return Err(Error::Stopped);
+        }
         *self.ended.lock().unwrap() = Some(Ok(()));
         Ok(staged())
     }
@@ -128,6 +135,7 @@ behaviours! {
     an_error_of_the_writer_ends_the_staging_before_the_rows_end,
     an_error_of_the_rows_never_looks_like_their_end,
     what_the_writer_counted_is_in_the_callers_peak,
+    a_staging_that_is_told_to_stop_after_its_rows_answers_once_it_has,
 }
 
 fn stream(batches: Vec<RecordBatch>) -> RowStream {
@@ -180,6 +188,49 @@ async fn what_the_writer_counted_is_in_the_callers_peak(pair: Pair) {
     let budget = request.budget.clone();
     pair.role.stage(request, stream(vec![rows(&["a"])])).await.unwrap();
     assert_eq!((budget.peak(), budget.used()), (600, 0));
+}
+
+async fn a_staging_that_is_told_to_stop_after_its_rows_answers_once_it_has(pair: Pair) {
+    let stop = StopSource::new();
+    let request = StageRequest { stop: stop.listen(), ..request("/slow") };
+    let (ended, ()) = tokio::join!(pair.role.stage(request, stream(vec![rows(&["a"])])), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stop.stop();
+    });
+    assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+    assert_eq!(pair.memory.asked.lock().unwrap().as_deref(), Some("stopped"));
+}
+
+#[tokio::test]
+async fn a_staging_that_is_told_to_stop_among_its_rows_has_stopped_reading_them() {
+    let pair = remote();
+    let stop = StopSource::new();
+    let request = StageRequest { stop: stop.listen(), ..request("/t") };
+    let stuck = futures::stream::iter([Ok(rows(&["a"]))]).chain(futures::stream::pending()).boxed();
+    let (ended, ()) = tokio::join!(pair.role.stage(request, stuck), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stop.stop();
+    });
+    assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+    assert!(matches!(*pair.memory.ended.lock().unwrap(), Some(Err(_))));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_after_its_rows_tells_the_writer_to_stop() {
+    let pair = remote();
+    let staging = pair.role.stage(request("/slow"), stream(vec![rows(&["a"])]));
+    assert!(tokio::time::timeout(Duration::from_millis(100), staging).await.is_err());
+    while pair.memory.asked.lock().unwrap().as_deref() != Some("stopped") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_writer_elsewhere_gets_its_share_of_the_memory() {
+    let pair = remote();
+    let request = StageRequest { share: Some(700), ..request("/t") };
+    pair.role.stage(request, stream(Vec::new())).await.unwrap();
+    assert!(pair.memory.asked.lock().unwrap().as_ref().unwrap().contains("limit: 700"));
 }
 
 #[tokio::test]

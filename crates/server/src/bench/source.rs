@@ -8,13 +8,12 @@ use arrow::datatypes::SchemaRef;
 use futures::StreamExt;
 use tributary_api::timeline::InstantFact;
 use tributary_api::writer::{KeySettings, StageRequest, TargetSlice, Writer};
-use tributary_api::{RowError, RowStream};
+use tributary_api::{RowError, RowStream, Stop};
+use tributary_coordinator::{file_changes, write_stats};
 use tributary_hudi::target::{
-    FileChange, NewTable, Owner, begin_instant, complete_instant, create_table, mint_instant, write_delta,
+    NewTable, Owner, begin_instant, complete_instant, create_table, mint_instant, write_delta,
 };
-use tributary_hudi::{
-    Action, CommitMetadata, Storage, Stores, TableConfig, Timeline, WriteStat, avro_schema, current_slices,
-};
+use tributary_hudi::{Action, CommitMetadata, Storage, Stores, TableConfig, Timeline, avro_schema, current_slices};
 use tributary_types::pipeline::{OnNullKey, Operation, TableType};
 use tributary_types::{Clock, InstantTime, MemoryBudget, PipelineName, Zone};
 
@@ -97,28 +96,11 @@ impl SourceTable {
         let request = self.stage_request(&instant, operation, slices);
         let stream: RowStream = futures::stream::iter(rows.into_iter().map(Ok::<_, RowError>)).boxed();
         let staged = self.writer.stage(request, stream).await?;
-        let changes: Vec<FileChange> =
-            staged.files.iter().map(|file| change(&file.path, &file.partition, file.bytes)).collect();
         let delta = instant.successor();
-        write_delta(&self.storage, &instant, &delta, &changes).await?;
+        write_delta(&self.storage, &instant, &delta, &file_changes(&staged.files)).await?;
         let mut metadata = CommitMetadata { operation: operation.as_str().to_string(), ..CommitMetadata::default() };
         metadata.extra.insert("schema".to_string(), avro_schema(&self.table.name, &self.schema)?);
-        metadata.stats = staged
-            .files
-            .iter()
-            .map(|file| WriteStat {
-                partition: file.partition.clone(),
-                file_id: file.file_id.clone(),
-                path: file.path.clone(),
-                previous: file.previous.as_ref().map(|(_, instant)| instant.to_string()),
-                previous_base: file.previous.as_ref().map(|(name, _)| name.clone()),
-                rows: file.rows as i64,
-                inserts: file.inserts as i64,
-                updates: file.updates as i64,
-                deletes: 0,
-                bytes: file.bytes as i64,
-            })
-            .collect();
+        metadata.stats = write_stats(&staged.files);
         let completed = mint_instant(self.clock.now_millis(), config.zone, Some(&delta));
         complete_instant(&self.storage, &directory, &instant, &completed, Action::Commit, metadata.encode()?).await?;
         Ok(InstantFact { requested: instant, completed, action: "commit".to_string() })
@@ -155,16 +137,9 @@ impl SourceTable {
             on_null_key: OnNullKey::Fail,
             slices: Arc::new(slices.collect()),
             budget: MemoryBudget::new(2 << 30),
+            share: None,
             spill_bytes: 20 << 30,
+            stop: Stop::default(),
         }
-    }
-}
-
-fn change(path: &str, partition: &str, bytes: u64) -> FileChange {
-    FileChange {
-        partition: partition.to_string(),
-        name: path.rsplit('/').next().unwrap_or(path).to_string(),
-        bytes,
-        deleted: false,
     }
 }

@@ -34,6 +34,20 @@ pub async fn batches(command: BatchesCommand) -> Result<u8, Failed> {
             output::print_batch(&ended, output);
             Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code())
         }
+        BatchesCommand::Cancel { name, server, output } => {
+            let coordinator = connect(&server.server)?;
+            let name = batch_name(name)?;
+            coordinator.cancel_batch(&name).await?;
+            let ended = output::follow(coordinator.as_ref(), &name, Progress::new(output)).await?;
+            output::print_batch(&ended, output);
+            match ended.outcome {
+                Some(Outcome::Cancelled) => Ok(0),
+                other => {
+                    let how = other.map_or("nobody knows how", Outcome::as_str);
+                    Err(Failed { message: format!("batch `{name}` was not cancelled: it ended {how}"), exit_code: 1 })
+                }
+            }
+        }
         BatchesCommand::Pull(args) => pull(args).await,
     }
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tributary run`: one batch, or one after another.
 
+use std::future::Future;
 use std::time::Duration;
 
-use tributary_api::coordinator::{BatchStatus, Coordinator, RunRequest};
-use tributary_types::pipeline::Pipeline;
-use tributary_types::{Clock, Entropy, Outcome, RequestId, Retry, SystemClock, SystemEntropy};
+use tributary_api::coordinator::{self, BatchStatus, Coordinator, RunRequest};
+use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy};
 
 use crate::cli::{Output, RunArgs};
 use crate::commands::{self, Failed, load_pipeline, stop_signal};
 use crate::output::{self, Progress};
 
-/// Longest pause after failures.
+/// Longest pause after failures, without what is added at random.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Runs the command; answers the exit code.
@@ -19,102 +19,158 @@ pub async fn run(args: RunArgs) -> Result<u8, Failed> {
     let pipeline = load_pipeline(&args.pipeline, args.server.as_deref())?;
     let request = match &args.request_id {
         Some(id) => RequestId::new(id.clone()).map_err(|e| Failed { message: e.to_string(), exit_code: 2 })?,
-        None => new_request_id()?,
+        None => new_request_id(&SystemClock, &SystemEntropy),
     };
     let coordinator = commands::coordinator(args.server.as_deref(), args.data_dir.as_deref())?;
-    let coordinator = coordinator.as_ref();
-    if !args.continuous {
-        let ended = one_batch(coordinator, &pipeline, request, args.allow_empty, args.output).await?;
-        return Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code());
+    let runner = Runner {
+        coordinator: coordinator.as_ref(),
+        clock: &SystemClock,
+        entropy: &SystemEntropy,
+        request: RunRequest { pipeline, request, allow_empty: args.allow_empty, asked_by: asked_by() },
+        interval: args.interval.0,
+        output: args.output,
+    };
+    if args.continuous {
+        return runner.continuous(stop_signal()).await;
     }
-    continuous(coordinator, &pipeline, request, &args).await
+    let ended = runner.one_batch().await.map_err(Broken::into_failed)?;
+    Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code())
 }
 
-/// Batch after batch until the process is told to stop, or a failure that no repetition mends.
-async fn continuous(
-    coordinator: &dyn Coordinator,
-    pipeline: &Pipeline,
-    first: RequestId,
-    args: &RunArgs,
-) -> Result<u8, Failed> {
-    let mut request = first;
-    let mut failures = 0u32;
-    let stop = stop_signal();
-    tokio::pin!(stop);
-    loop {
-        let ended = one_batch(coordinator, pipeline, request, args.allow_empty, args.output).await?;
-        let retry = ended.error.as_ref().map(|failure| failure.retry);
-        let outcome = ended.outcome.unwrap_or(Outcome::Failed);
-        let pause = match (outcome, retry) {
-            (Outcome::Committed, _) => {
-                failures = 0;
-                Duration::ZERO
-            }
-            (Outcome::NoNewData, _) => {
-                failures = 0;
-                args.interval.0
-            }
-            (_, Some(Retry::Never)) => return Ok(outcome.exit_code()),
-            _ => {
-                failures += 1;
-                backoff(failures, args.interval.0)
-            }
-        };
-        // A batch that runs is always finished first: stopping never leaves one behind.
-        tokio::select! {
-            () = &mut stop => return Ok(0),
-            () = tokio::time::sleep(pause) => {}
+/// Who runs this, for the history.
+fn asked_by() -> String {
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    user.map_or("tributary run".to_string(), |user| format!("tributary run by {user}"))
+}
+
+/// A request that was not followed to its end.
+enum Broken {
+    /// It was refused, or got no answer.
+    Call(coordinator::Error),
+    /// The batch could not be followed to its end.
+    Follow(Failed),
+}
+
+impl Broken {
+    fn into_failed(self) -> Failed {
+        match self {
+            Broken::Call(error) => error.into(),
+            Broken::Follow(failed) => failed,
         }
-        request = new_request_id()?;
+    }
+}
+
+/// What follows a batch, or an attempt to run one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Nothing: a failure that no repetition mends.
+    End,
+    /// Another batch at once.
+    AtOnce,
+    /// Another batch after the interval: there was nothing to do.
+    Idle,
+    /// Another batch after a pause that grows with each failure in a row.
+    BackOff,
+    /// The same request after such a pause: whether it was answered is not known, and its id makes asking again safe.
+    AskAgain,
+}
+
+/// What follows a batch that ended.
+fn after_batch(outcome: Outcome, retry: Option<Retry>) -> Next {
+    match (outcome, retry) {
+        (Outcome::Committed, _) => Next::AtOnce,
+        (Outcome::NoNewData, _) => Next::Idle,
+        (Outcome::Unknown, _) | (_, Some(Retry::ReadBack)) => Next::AskAgain,
+        (_, Some(Retry::Again | Retry::Rebase)) => Next::BackOff,
+        (_, Some(Retry::Never) | None) => Next::End,
+    }
+}
+
+/// What follows an attempt to run a batch that was not followed to its end.
+fn after_broken(broken: &Broken) -> Next {
+    match broken {
+        Broken::Call(error) if error.retry() == Retry::Never => Next::End,
+        Broken::Call(_) | Broken::Follow(_) => Next::AskAgain,
     }
 }
 
 /// Doubles with each failure in a row, up to a limit, with up to a quarter more so that many pipelines do not come
 /// back at once.
-fn backoff(failures: u32, interval: Duration) -> Duration {
-    let base = interval.max(Duration::from_secs(1)) * 2u32.saturating_pow(failures.min(8));
+fn backoff(failures: u32, interval: Duration, entropy: &dyn Entropy) -> Duration {
+    let base = interval.max(Duration::from_secs(1)).saturating_mul(2u32.saturating_pow(failures.min(8)));
     let capped = base.min(LONGEST_PAUSE);
     let quarter = (capped.as_millis() as u64 / 4).max(1);
-    capped + Duration::from_millis((SystemEntropy.next_u128() % u128::from(quarter)) as u64)
-}
-
-async fn one_batch(
-    coordinator: &dyn Coordinator,
-    pipeline: &Pipeline,
-    request: RequestId,
-    allow_empty: bool,
-    output: Output,
-) -> Result<BatchStatus, Failed> {
-    let run = RunRequest { pipeline: pipeline.clone(), request, allow_empty };
-    let started = coordinator.run_batch(run).await?;
-    let ended = output::follow(coordinator, &started.name, Progress::new(output)).await?;
-    output::print_batch(&ended, output);
-    Ok(ended)
+    capped + Duration::from_millis((entropy.next_u128() % u128::from(quarter)) as u64)
 }
 
 /// A fresh id that carries the time, so that old ids can be told from unknown ones.
-fn new_request_id() -> Result<RequestId, Failed> {
-    let bits = SystemEntropy.next_u128().to_be_bytes();
-    let mut random = [0u8; 10];
-    random.copy_from_slice(&bits[..10]);
-    let millis = SystemClock.now_millis().max(0) as u64;
-    let id = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
-    RequestId::new(id.to_string()).map_err(|e| Failed { message: e.to_string(), exit_code: 1 })
+fn new_request_id(clock: &dyn Clock, entropy: &dyn Entropy) -> RequestId {
+    RequestId::at(clock.now_millis(), entropy.next_u128())
+}
+
+/// Runs batches of one pipeline.
+struct Runner<'a> {
+    coordinator: &'a dyn Coordinator,
+    clock: &'a dyn Clock,
+    entropy: &'a dyn Entropy,
+    request: RunRequest,
+    /// Pause after a batch that found nothing new.
+    interval: Duration,
+    output: Output,
+}
+
+impl Runner<'_> {
+    /// Batch after batch until told to stop, or until a failure that no repetition mends. A server that does not answer
+    /// is asked again, with the same request, until it does.
+    async fn continuous(mut self, stop: impl Future<Output = ()>) -> Result<u8, Failed> {
+        let mut failures = 0u32;
+        tokio::pin!(stop);
+        loop {
+            let result = self.one_batch().await;
+            let next = match &result {
+                Ok(ended) => {
+                    let retry = ended.error.as_ref().map(|failure| failure.retry);
+                    after_batch(ended.outcome.unwrap_or(Outcome::Unknown), retry)
+                }
+                Err(broken) => after_broken(broken),
+            };
+            let pause = match next {
+                Next::End => {
+                    let ended = result.map_err(Broken::into_failed)?;
+                    return Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code());
+                }
+                Next::AtOnce | Next::Idle => {
+                    failures = 0;
+                    if next == Next::Idle { self.interval } else { Duration::ZERO }
+                }
+                Next::BackOff | Next::AskAgain => {
+                    failures = failures.saturating_add(1);
+                    backoff(failures, self.interval, self.entropy)
+                }
+            };
+            if let Err(broken) = result {
+                // Not on standard output, which has one line for each batch.
+                eprintln!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs());
+            }
+            // A batch that runs is always finished first: stopping never leaves one behind.
+            tokio::select! {
+                () = &mut stop => return Ok(0),
+                () = tokio::time::sleep(pause) => {}
+            }
+            if next != Next::AskAgain {
+                self.request.request = new_request_id(self.clock, self.entropy);
+            }
+        }
+    }
+
+    async fn one_batch(&self) -> Result<BatchStatus, Broken> {
+        let started = self.coordinator.run_batch(self.request.clone()).await.map_err(Broken::Call)?;
+        let followed = output::follow(self.coordinator, &started.name, Progress::new(self.output)).await;
+        let ended = followed.map_err(Broken::Follow)?;
+        output::print_batch(&ended, self.output);
+        Ok(ended)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_after_failures_grow_to_a_limit() {
-        let interval = Duration::from_secs(1);
-        assert!(backoff(1, interval) >= Duration::from_secs(2) && backoff(1, interval) < Duration::from_secs(3));
-        assert!(backoff(30, interval) <= LONGEST_PAUSE + LONGEST_PAUSE / 4);
-    }
-
-    #[test]
-    fn request_ids_are_unique() {
-        assert_ne!(new_request_id().unwrap(), new_request_id().unwrap());
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ use tributary_rpc::{CheckpointClient, MergeClient, TimelineClient, WriterClient,
 use crate::cli::ServeArgs;
 use crate::commands::{Failed, parts, stop_signal};
 use crate::embedded::Settings;
+use crate::peers::Peer;
 use crate::roles::{Elsewhere, Role, host};
 use crate::serve::{self, Options};
 use crate::telemetry;
@@ -33,27 +34,37 @@ pub async fn serve(args: ServeArgs) -> Result<u8, Failed> {
         None => None,
     };
     let metrics = telemetry::record_metrics();
-    let elsewhere = elsewhere(&args)?;
+    let (elsewhere, peers) = elsewhere(&args)?;
     let keeps_records = args.roles.contains(&Role::Checkpoint);
     if keeps_records && args.data_dir.is_none() {
         tracing::warn!("no --data-dir is given: the history of batches ends with this process");
     }
     let directory = args.data_dir.as_deref().filter(|_| keeps_records);
     let parts = parts(directory)?;
-    let hosted = host(&args.roles, &elsewhere, &parts, Settings::default()).map_err(|e| Failed::new(&e, 2))?;
-    let options = Options { listen, http, metrics };
+    let mut settings = Settings::default();
+    settings.coordinator.batches_at_once = args.max_batches as usize;
+    settings.coordinator.memory = args.memory.map(|memory| memory.0);
+    let hosted = host(&args.roles, &elsewhere, &parts, settings).map_err(|e| Failed::new(&e, 2))?;
+    let starting = hosted.clone();
+    let options = Options { listen, http, metrics, peers };
     let mut server = serve::start(hosted, options).await.map_err(|e| Failed::new(&e, 1))?;
     println!("listening on {}", server.address());
     if let Some(address) = server.http_address() {
         println!("http on {address}");
     }
+    // Beside serving: a target that does not answer must not keep the server from the others.
+    tokio::spawn(async move {
+        for said in starting.start_up().await {
+            eprintln!("start-up: {said}");
+        }
+    });
     tokio::select! {
         () = stop_signal() => {}
         message = server.ended() => return Err(Failed { message, exit_code: 1 }),
     }
     eprintln!("stopping: running batches have {} to finish; a second signal stops at once", args.drain);
     let stopped = tokio::select! {
-        stopped = server.stop(args.drain.0) => stopped?,
+        stopped = server.stop(args.drain.0) => stopped,
         () = stop_signal() => return Err(Failed { message: "stopped at once".to_string(), exit_code: 1 }),
     };
     if stopped.unfinished.is_empty() {
@@ -62,16 +73,18 @@ pub async fn serve(args: ServeArgs) -> Result<u8, Failed> {
     let names: Vec<String> = stopped.unfinished.iter().map(ToString::to_string).collect();
     Err(Failed {
         message: format!(
-            "stopped while {} still ran: no cursor moved; the next batch of the pipeline starts over",
+            "stopped while {} still ran: no cursor of it moved; the next batch of the pipeline starts over",
             names.join(", ")
         ),
         exit_code: 1,
     })
 }
 
-/// Adapters over the addresses that are given. One for a role that runs here would never be called.
-fn elsewhere(args: &ServeArgs) -> Result<Elsewhere, Failed> {
-    let channel = |role: Role, address: &Option<String>| -> Result<Option<(Channel, String)>, Failed> {
+/// Adapters over the addresses that are given, and whom to ask whether they serve. One for a role that runs here would
+/// never be called.
+fn elsewhere(args: &ServeArgs) -> Result<(Elsewhere, Vec<Peer>), Failed> {
+    let mut peers = Vec::new();
+    let mut channel = |role: Role, address: &Option<String>| -> Result<Option<(Channel, String)>, Failed> {
         let Some(address) = address else { return Ok(None) };
         if args.roles.contains(&role) {
             let name = role.as_str();
@@ -79,6 +92,7 @@ fn elsewhere(args: &ServeArgs) -> Result<Elsewhere, Failed> {
             return Err(Failed { message, exit_code: 2 });
         }
         let channel = connect_lazily(address).map_err(|e| Failed::new(&e, 2))?;
+        peers.push(Peer { role, address: address.clone(), channel: channel.clone() });
         Ok(Some((channel, format!("the {} role, {address}", role.as_str()))))
     };
     let mut elsewhere = Elsewhere::default();
@@ -94,7 +108,7 @@ fn elsewhere(args: &ServeArgs) -> Result<Elsewhere, Failed> {
     if let Some((channel, at)) = channel(Role::Writer, &args.writer_address)? {
         elsewhere.writer = Some(Arc::new(WriterClient::new(channel, at)));
     }
-    Ok(elsewhere)
+    Ok((elsewhere, peers))
 }
 
 async fn resolve(option: &str, address: &str) -> Result<SocketAddr, Failed> {

@@ -3,10 +3,9 @@
 
 use arrow::array::RecordBatch;
 use futures::StreamExt;
-use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Views};
+use tributary_api::timeline::{PlanRequest, ReadRequest, Relation};
 use tributary_hudi::{CommitMetadata, Stores, SystemStores, TableConfig, Timeline};
 use tributary_types::SourceName;
-use tributary_types::pipeline::OnLate;
 
 use crate::cli::{Output, TableCommand};
 use crate::commands::{Failed, roles};
@@ -33,7 +32,7 @@ async fn inspect(url: &str, output: Output) -> Result<u8, Failed> {
         let Some(path) = timeline.completed_path(instant) else { continue };
         let bytes = storage.read(&path).await.map_err(fail)?;
         let metadata = CommitMetadata::decode(&path, &bytes).map_err(fail)?;
-        commits.push(CommitLine::new(instant, &metadata));
+        commits.push(CommitLine::new(timeline.layout(), instant, &metadata));
     }
     let pending = timeline.instants().iter().filter(|instant| instant.is_pending());
     let report = TableReport {
@@ -63,24 +62,8 @@ async fn read(url: &str, columns: &[String], limit: usize, meta_columns: bool, o
 
 async fn whole_table(roles: &Embedded, url: &str, meta_columns: bool) -> Result<Relation, Failed> {
     let source = SourceName::new("table").map_err(|e| Failed::new(&e, 2))?;
-    let plan = roles
-        .timeline
-        .plan(PlanRequest {
-            source,
-            url: url.to_string(),
-            begin: Begin::Snapshot,
-            lookup: true,
-            num_instants: usize::MAX,
-            ceiling_millis: None,
-            pinned_end: None,
-            fingerprint: None,
-            recent: Vec::new(),
-            on_late: OnLate::Deliver,
-            views: Views { end: true, ..Views::default() },
-            meta_columns,
-        })
-        .await
-        .map_err(|e| Failed::new(&e, 1))?;
+    let request = PlanRequest { meta_columns, ..PlanRequest::whole_table(source, url) };
+    let plan = roles.timeline.plan(request).await.map_err(|e| Failed::new(&e, 1))?;
     plan.at_end.ok_or_else(|| Failed { message: format!("`{url}` has no rows yet"), exit_code: 1 })
 }
 

@@ -20,11 +20,14 @@ use super::*;
 
 /// Batches of this coordinator run until the test ends them.
 #[derive(Default)]
-struct Held(Mutex<Vec<watch::Sender<BatchStatus>>>);
+struct Held {
+    batches: Mutex<Vec<watch::Sender<BatchStatus>>>,
+    cancelled: Mutex<Vec<BatchName>>,
+}
 
 impl Held {
     fn end_all(&self) {
-        for batch in self.0.lock().unwrap().iter() {
+        for batch in self.batches.lock().unwrap().iter() {
             batch.send_modify(|status| {
                 status.stage = Stage::Done;
                 status.outcome = Some(Outcome::Committed);
@@ -40,6 +43,7 @@ impl Coordinator for Held {
             name: BatchName::new(format!("{}/{}", request.pipeline.name, request.request)).unwrap(),
             pipeline: request.pipeline.name,
             request: request.request,
+            asked_by: request.asked_by,
             stage: Stage::Merge,
             outcome: None,
             instant: None,
@@ -52,7 +56,7 @@ impl Coordinator for Held {
             error: None,
             started_millis: 0,
         };
-        self.0.lock().unwrap().push(watch::channel(status.clone()).0);
+        self.batches.lock().unwrap().push(watch::channel(status.clone()).0);
         Ok(status)
     }
 
@@ -61,11 +65,16 @@ impl Coordinator for Held {
     }
 
     async fn list_batches(&self, _: Option<&PipelineName>, _: usize) -> Result<Vec<BatchStatus>, BatchError> {
-        Ok(self.0.lock().unwrap().iter().map(|batch| batch.borrow().clone()).collect())
+        Ok(self.batches.lock().unwrap().iter().map(|batch| batch.borrow().clone()).collect())
     }
 
     async fn watch_batch(&self, _: &BatchName) -> Result<watch::Receiver<BatchStatus>, BatchError> {
-        Ok(self.0.lock().unwrap()[0].subscribe())
+        Ok(self.batches.lock().unwrap()[0].subscribe())
+    }
+
+    async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, BatchError> {
+        self.cancelled.lock().unwrap().push(name.clone());
+        Ok(self.batches.lock().unwrap()[0].borrow().clone())
     }
 
     async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, BatchError> {
@@ -82,7 +91,7 @@ fn request(id: &str) -> RunRequest {
         "name = \"p\"\n[[source]]\nname = \"s\"\npath = \"/s\"\n[target]\npath = \"/t\"\ntable_name = \"t\"\nrecord_key = [\"id\"]\n",
     )
     .unwrap();
-    RunRequest { pipeline, request: RequestId::new(id).unwrap(), allow_empty: false }
+    RunRequest { pipeline, request: RequestId::new(id).unwrap(), allow_empty: false, asked_by: String::new() }
 }
 
 fn hosted(held: &Arc<Held>) -> Hosted {
@@ -93,7 +102,7 @@ async fn serve_held() -> (Arc<Held>, Server, String) {
     let held = Arc::new(Held::default());
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle();
-    let options = Options { listen: any, http: Some(any), metrics: Some(metrics) };
+    let options = Options { listen: any, http: Some(any), metrics: Some(metrics), peers: Vec::new() };
     let server = start(hosted(&held), options).await.unwrap();
     let url = format!("http://{}", server.address());
     (held, server, url)
@@ -168,23 +177,74 @@ async fn a_stopping_server_lets_running_batches_finish_and_starts_none() {
     assert!(!stopping.is_finished());
 
     held.end_all();
-    assert!(stopping.await.unwrap().unwrap().unfinished.is_empty());
+    assert!(stopping.await.unwrap().unfinished.is_empty());
     assert!(TcpStream::connect(url.trim_start_matches("http://")).await.is_err());
 }
 
 #[tokio::test]
-async fn a_batch_that_outlasts_the_drain_time_is_named() {
-    let (_, server, url) = serve_held().await;
+async fn a_batch_that_outlasts_the_drain_time_is_cancelled_and_named() {
+    let (held, server, url) = serve_held().await;
     let client = CoordinatorClient::new(connect_lazily(&url).unwrap(), url);
     client.run_batch(request("slow")).await.unwrap();
-    let stopped = server.stop(Duration::from_millis(100)).await.unwrap();
+    let stopped = server.stop(Duration::from_millis(100)).await;
+    assert_eq!(held.cancelled.lock().unwrap().len(), 1);
     assert_eq!(stopped.unfinished.iter().map(BatchName::as_str).collect::<Vec<_>>(), ["p/slow"]);
 }
 
 #[tokio::test]
 async fn an_address_in_use_is_named() {
     let (_, server, _) = serve_held().await;
-    let options = Options { listen: server.address(), http: None, metrics: None };
+    let options = Options { listen: server.address(), http: None, metrics: None, peers: Vec::new() };
     let refused = start(hosted(&Arc::new(Held::default())), options).await.err().unwrap();
     assert_eq!(refused.to_string(), format!("cannot listen on {}", server.address()));
+}
+
+/// A server of the merge role alone, asked by another one that calls it.
+async fn serve_with_peer(address: &str) -> (Server, Peer) {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let channel = connect_lazily(address).unwrap();
+    let peer = Peer { role: Role::Merge, address: address.to_string(), channel };
+    let options = Options { listen: any, http: Some(any), metrics: None, peers: vec![peer.clone()] };
+    (start(hosted(&Arc::default()), options).await.unwrap(), peer)
+}
+
+async fn ready_within(http: SocketAddr, limit: Duration, wanted: impl Fn(&str) -> bool) -> String {
+    let deadline = Instant::now() + limit;
+    loop {
+        let answer = http_get(http, "/readyz").await;
+        if wanted(&answer) || Instant::now() > deadline {
+            return answer;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn readiness_names_a_role_elsewhere_that_is_down_and_follows_it() {
+    let (server, peer) = serve_with_peer("http://127.0.0.1:1").await;
+    let http = server.http_address().unwrap();
+    let answer = ready_within(http, Duration::from_secs(10), |answer| answer.contains("refused")).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("the merge role is down: http://127.0.0.1:1: "), "{answer}");
+    assert_eq!(peer.role, Role::Merge);
+
+    let merge = start(
+        Hosted::default(),
+        Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() },
+    )
+    .await
+    .unwrap();
+    // No merge role runs there, and health says so by service.
+    let url = format!("http://{}", merge.address());
+    let (server, _) = serve_with_peer(&url).await;
+    let http = server.http_address().unwrap();
+    let answer = ready_within(http, Duration::from_secs(10), |answer| !answer.contains("not asked")).await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("the merge role is down"), "{answer}");
+
+    merge.health.set_service_status("tributary.merge.v1.MergeService", ServingStatus::Serving).await;
+    let answer = ready_within(http, Duration::from_secs(10), |answer| answer.starts_with("HTTP/1.1 200")).await;
+    assert!(answer.ends_with("ready\n"), "{answer}");
+    merge.stop(Duration::ZERO).await;
+    let answer = ready_within(http, Duration::from_secs(10), |answer| answer.starts_with("HTTP/1.1 503")).await;
+    assert!(answer.contains(&url), "{answer}");
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tributary_api::timeline::Views;
 use tributary_hudi::Action;
 use tributary_types::SourceName;
+use tributary_types::pipeline::OnHole;
 
 use super::*;
 
@@ -28,6 +29,7 @@ fn request(begin: Begin) -> PlanRequest {
         fingerprint: None,
         recent: Vec::new(),
         on_late: OnLate::Fail,
+        on_hole: OnHole::Block,
         views: Views::default(),
         meta_columns: false,
     }
@@ -45,6 +47,8 @@ fn resume(window: &Window, num_instants: usize) -> PlanRequest {
 
 /// A table: requested, completed, whether it changed rows.
 struct Table {
+    kind: CursorKind,
+    pending: Vec<(InstantTime, String)>,
     writes: Vec<InstantFact>,
     archived: Vec<ArchivedInstant>,
     classes: HashMap<InstantTime, bool>,
@@ -62,7 +66,7 @@ impl Table {
             .collect();
         writes.sort_by(|a, b| (&a.completed, &a.requested).cmp(&(&b.completed, &b.requested)));
         let classes = commits.iter().map(|(requested, _, changes)| (at(*requested), *changes)).collect();
-        Table { writes, archived: Vec::new(), classes }
+        Table { kind: CursorKind::Completed, pending: Vec::new(), writes, archived: Vec::new(), classes }
     }
 
     fn archive(mut self, commits: &[(u32, u32, bool)]) -> Self {
@@ -81,8 +85,15 @@ impl Table {
     fn decide(&self, request: &PlanRequest) -> Result<(Window, usize), Error> {
         let mut known = HashMap::new();
         loop {
-            let facts =
-                Facts { version: 9, zone: Zone::Utc, writes: &self.writes, archived: &self.archived, known: &known };
+            let facts = Facts {
+                version: if self.kind == CursorKind::Requested { 6 } else { 9 },
+                kind: self.kind,
+                zone: Zone::Utc,
+                writes: &self.writes,
+                pending: &self.pending,
+                archived: &self.archived,
+                known: &known,
+            };
             match decide(request, &facts)? {
                 Step::Decided(window) => return Ok((window, known.len())),
                 Step::Classify(wanted) => {
@@ -218,7 +229,9 @@ fn what_was_never_meant_to_be_delivered_is_not_late() {
 fn an_archived_commit_after_the_cursor_makes_it_stale_unless_it_changed_nothing() {
     let table = Table::new(&[(7, 8, true)]).archive(&[(1, 2, true), (3, 4, true), (5, 6, false)]);
     match table.decide(&request(after(2))) {
-        Err(Error::Stale { earliest, .. }) => assert_eq!(earliest, Cursor::Completed(at(4)).to_string()),
+        Err(Error::Stale { earliest, resume, .. }) => {
+            assert_eq!((earliest, resume), (at(7).to_string(), Cursor::Completed(at(4)).to_string()));
+        }
         other => panic!("{other:?}"),
     }
     assert!(matches!(table.decide(&request(Begin::Earliest)), Err(Error::Stale { .. })));
@@ -252,6 +265,10 @@ fn a_requested_cursor_takes_everything_requested_later() {
     let begin = Begin::After(Cursor::Requested(at(3)));
     let window = table.window(&PlanRequest { num_instants: 1, ..request(begin) });
     assert_eq!((delivered(&window), window.end.clone()), (vec![4, 6, 11], at(12)));
+    // What was requested up to the cursor was delivered, whenever it completed.
+    let window = table.window(&PlanRequest { num_instants: 1, ..request(Begin::After(Cursor::Requested(at(4)))) });
+    assert_eq!((delivered(&window), window.end.clone()), (vec![6, 11], at(12)));
+    assert_eq!(delivered(&table.window(&resume(&window, 5))), Vec::<u32>::new());
     let unknown = request(Begin::After(Cursor::Requested(at(2))));
     assert!(matches!(table.decide(&unknown), Err(Error::Clock { .. })));
 }
@@ -266,6 +283,8 @@ fn a_small_window_of_a_long_backlog_reads_few_commits() {
     let (_, read) = table.decide(&request(Begin::Snapshot)).unwrap();
     assert_eq!(read, 0);
 }
+
+mod by_request;
 
 proptest! {
     /// Commits are requested in order, complete after a while, and some become visible only later. Windows of random

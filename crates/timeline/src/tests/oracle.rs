@@ -9,40 +9,62 @@ use tributary_testkit::Fixture;
 
 use super::*;
 
-const TABLES: [&str; 5] =
-    ["cow_v9_updates", "cow_v9_partitioned", "cow_v9_replace", "cow_v9_pending", "cow_v9_archived"];
+const TABLES: [&str; 11] = [
+    "cow_v9_updates",
+    "cow_v9_partitioned",
+    "cow_v9_replace",
+    "cow_v9_pending",
+    "cow_v9_archived",
+    "cow_v6_updates",
+    "cow_v6_partitioned",
+    "cow_v6_replace",
+    "cow_v6_archived",
+    "cow_v6_upgraded",
+    "cow_v6_upgraded_metadata",
+];
 
-struct Oracle {
-    fixture: Fixture,
-    expected: Value,
+pub(super) struct Oracle {
+    pub(super) fixture: Fixture,
+    pub(super) expected: Value,
+    by_request: bool,
 }
 
 impl Oracle {
-    fn unpack(name: &str) -> Self {
-        let expected = serde_json::from_str(&Fixture::expected("tables", name)).unwrap();
-        Oracle { fixture: Fixture::unpack("tables", name), expected }
+    pub(super) fn unpack(name: &str) -> Self {
+        Self::unpack_from("tables", name)
     }
 
-    fn url(&self) -> String {
+    pub(super) fn unpack_from(folder: &str, name: &str) -> Self {
+        let expected = serde_json::from_str(&Fixture::expected(folder, name)).unwrap();
+        let by_request = name.contains("_v6_") && !name.contains("upgraded");
+        Oracle { fixture: Fixture::unpack(folder, name), expected, by_request }
+    }
+
+    /// A cursor in the table's clock.
+    pub(super) fn cursor(&self, instant: &str) -> Cursor {
+        if self.by_request { requested(instant) } else { completed(instant) }
+    }
+
+    pub(super) fn url(&self) -> String {
         self.fixture.url()
     }
 
-    fn windows(&self) -> &[Value] {
+    pub(super) fn windows(&self) -> &[Value] {
         self.expected["windows"].as_array().unwrap()
     }
 
-    fn snapshot(&self) -> Vec<Value> {
+    pub(super) fn snapshot(&self) -> Vec<Value> {
         sorted_rows(&self.expected["snapshot"])
     }
 
-    /// Completion times of writes that changed rows, with the rows of their windows.
-    fn changes(&self) -> Vec<(&str, &Value)> {
+    /// Times of writes that changed rows, in the table's clock, with the rows of their windows.
+    pub(super) fn changes(&self) -> Vec<(&str, &Value)> {
         let windows = self.windows().iter().filter(|window| window["operationType"] != "CLUSTER");
         windows.map(|window| (window["end"].as_str().unwrap(), &window["rows"])).collect()
     }
 }
 
-fn sorted_rows(rows: &Value) -> Vec<Value> {
+pub(super) fn sorted_rows(rows: &Value) -> Vec<Value> {
     json::sorted(rows.as_array().unwrap().clone())
 }
 
@@ -53,7 +75,7 @@ fn like(expected: &[Value], found: Vec<Value>) -> Vec<Value> {
     json::sorted(found.iter().map(pick).collect())
 }
 
-async fn check_rows(service: &Service, what: &str, relation: Option<&Relation>, expected: &[Value]) {
+pub(super) async fn check_rows(service: &Service, what: &str, relation: Option<&Relation>, expected: &[Value]) {
     let found = like(expected, rows(service, relation).await);
     assert_eq!(found.len(), expected.len(), "{what}");
     for (found, expected) in found.iter().zip(expected) {
@@ -88,9 +110,9 @@ async fn each_window_is_what_spark_reads_with_and_without_the_metadata_table() {
                 let (begin, end) = (window["begin"].as_str().unwrap(), window["end"].as_str().unwrap());
                 let begin = match begin {
                     "000" => Begin::Earliest,
-                    begin => Begin::After(completed(begin)),
+                    begin => Begin::After(oracle.cursor(begin)),
                 };
-                let pinned_end = Some(completed(end));
+                let pinned_end = Some(oracle.cursor(end));
                 let what = format!("{name} up to {end} by {listing}");
                 let planned = service.plan(PlanRequest { pinned_end, ..request(&oracle.url(), begin) }).await;
                 if window["rows"].is_null() {
@@ -98,7 +120,7 @@ async fn each_window_is_what_spark_reads_with_and_without_the_metadata_table() {
                     continue;
                 }
                 let plan = planned.unwrap();
-                assert_eq!(plan.end, completed(end), "{what}");
+                assert_eq!(plan.end, oracle.cursor(end), "{what}");
                 assert_eq!(plan.has_news, window["operationType"] != "CLUSTER", "{what}");
                 check_rows(&service, &what, plan.changed.as_ref(), &sorted_rows(&window["rows"])).await;
             }
@@ -109,7 +131,8 @@ async fn each_window_is_what_spark_reads_with_and_without_the_metadata_table() {
 
 #[tokio::test]
 async fn windows_of_one_commit_each_add_up_to_every_change() {
-    for name in TABLES.into_iter().filter(|name| *name != "cow_v9_archived") {
+    let cleaned = ["cow_v9_archived", "cow_v6_archived", "cow_v6_upgraded"];
+    for name in TABLES.into_iter().filter(|name| !cleaned.contains(name)) {
         let oracle = Oracle::unpack(name);
         let service = service();
         let mut plan =
@@ -134,14 +157,14 @@ async fn windows_of_one_commit_each_add_up_to_every_change() {
 
 #[tokio::test]
 async fn what_changed_in_a_window_is_what_differs_between_its_two_snapshots() {
-    for name in ["cow_v9_updates", "cow_v9_partitioned"] {
+    for name in ["cow_v9_updates", "cow_v9_partitioned", "cow_v6_updates", "cow_v6_partitioned"] {
         let oracle = Oracle::unpack(name);
         let service = service();
         let views = Views { changed: true, end: true, begin: true };
         for window in oracle.windows().windows(3) {
             let [first, last] = [0, 2].map(|at| window[at]["end"].as_str().unwrap());
-            let pinned_end = Some(completed(last));
-            let begin = Begin::After(completed(first));
+            let pinned_end = Some(oracle.cursor(last));
+            let begin = Begin::After(oracle.cursor(first));
             let plan = service.plan(PlanRequest { pinned_end, views, ..request(&oracle.url(), begin) }).await;
             let plan = match plan {
                 Err(Error::Stale { .. }) => continue,
@@ -181,28 +204,42 @@ async fn current_slices_are_the_same_from_the_metadata_table_and_from_directorie
 
 #[tokio::test]
 async fn a_cursor_below_the_archive_is_stale_and_says_where_to_go_on() {
-    let oracle = Oracle::unpack("cow_v9_archived");
-    let service = service();
-    let instants = oracle.expected["instants"].as_array().unwrap();
-    let commits: Vec<(&str, bool)> = instants
-        .iter()
-        .filter(|instant| instant["action"] == "commit")
-        .map(|instant| (instant["completed"].as_str().unwrap(), instant["archived"].as_bool().unwrap()))
-        .collect();
-    let last_archived = commits.iter().rfind(|(_, archived)| *archived).unwrap().0;
-    let first = Begin::After(completed(commits[0].0));
-    match failure(service.plan(request(&oracle.url(), first)).await) {
-        Error::Stale { earliest, .. } => assert_eq!(earliest, completed(last_archived).to_string()),
-        other => panic!("{other}"),
+    for (name, clock) in [("cow_v9_archived", "completed"), ("cow_v6_archived", "requested")] {
+        let oracle = Oracle::unpack(name);
+        let service = service();
+        let instants = oracle.expected["instants"].as_array().unwrap();
+        let commits: Vec<(&str, &str, bool)> = instants
+            .iter()
+            .filter(|instant| instant["action"] == "commit")
+            .map(|instant| {
+                let text = |key: &str| instant[key].as_str().unwrap();
+                (text(clock), text("requested"), instant["archived"].as_bool().unwrap())
+            })
+            .collect();
+        let last_archived = commits.iter().rfind(|(.., archived)| *archived).unwrap().0;
+        let first_active = commits.iter().find(|(.., archived)| !archived).unwrap().1;
+        let first = oracle.cursor(commits[0].0);
+        let stale = failure(service.plan(request(&oracle.url(), Begin::After(first.clone()))).await);
+        match &stale {
+            Error::Stale { earliest, resume, .. } => {
+                assert_eq!((earliest.as_str(), resume), (first_active, &oracle.cursor(last_archived).to_string()));
+            }
+            other => panic!("{other}"),
+        }
+        let text = stale.to_string();
+        for part in ["source `s`", &first.to_string(), first_active, "`snapshot`", last_archived, "accept the gap"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(matches!(failure(service.plan(request(&oracle.url(), Begin::Earliest)).await), Error::Stale { .. }));
+        let follow = Begin::After(oracle.cursor(last_archived));
+        let plan = service.plan(PlanRequest { num_instants: 100, ..request(&oracle.url(), follow) }).await.unwrap();
+        let active: Vec<&str> = commits.iter().filter(|(.., archived)| !archived).map(|(_, at, _)| *at).collect();
+        let found: Vec<&str> = plan.instants.iter().map(|instant| instant.requested.as_str()).collect();
+        assert_eq!(found, active, "{name}");
+        let first_commit = instants[0]["requested"].as_str().unwrap();
+        assert_eq!(plan.table.fingerprint, format!("{}@{first_commit}", plan.table.name), "the archive keeps it");
+        assert!(service.plan(resume(&plan, 5)).await.is_ok(), "the cursor of the last window exists");
     }
-    assert!(matches!(failure(service.plan(request(&oracle.url(), Begin::Earliest)).await), Error::Stale { .. }));
-    let follow = Begin::After(completed(last_archived));
-    let plan = service.plan(PlanRequest { num_instants: 100, ..request(&oracle.url(), follow) }).await.unwrap();
-    let active: Vec<&str> = commits.iter().filter(|(_, archived)| !archived).map(|(time, _)| *time).collect();
-    let found: Vec<&str> = plan.instants.iter().map(|instant| instant.completed.as_str()).collect();
-    assert_eq!(found, active);
-    let first_commit = instants[0]["requested"].as_str().unwrap();
-    assert_eq!(plan.table.fingerprint, format!("{}@{first_commit}", plan.table.name), "the archive keeps it");
 }
 
 #[tokio::test]
@@ -253,13 +290,44 @@ async fn a_window_whose_files_were_cleaned_is_stale_before_anything_is_read() {
     let oracle = Oracle::unpack("cow_v9_updates");
     let service = service();
     let first = service.plan(PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) }).await.unwrap();
-    let file = oracle.fixture.path().join(&first.changed.unwrap().splits[0].path);
+    let file = oracle.fixture.path().join(&first.changed.as_ref().unwrap().splits[0].path);
     std::fs::remove_file(file).unwrap();
     let again = service.plan(PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) }).await;
-    assert!(matches!(failure(again), Error::Stale { .. }));
+    // The second commit is the first one whose own files are there.
+    let second = oracle.expected["instants"][1]["requested"].as_str().unwrap();
+    match failure(again) {
+        Error::Stale { earliest, resume, .. } => {
+            assert_eq!((earliest.as_str(), resume), (second, first.end.to_string()));
+        }
+        other => panic!("{other}"),
+    }
     // The same for the table as of then, whose file group would otherwise just be missing.
     drop_metadata_table(oracle.fixture.path());
     let views = Views { changed: false, end: true, begin: false };
     let as_of = PlanRequest { num_instants: 1, views, ..request(&oracle.url(), Begin::Earliest) };
     assert!(matches!(failure(service.plan(as_of).await), Error::Stale { .. }));
+}
+
+#[tokio::test]
+async fn a_beginning_whose_files_were_cleaned_is_stale_when_the_query_asks_for_it() {
+    for name in ["cow_v9_updates", "cow_v6_updates"] {
+        let oracle = Oracle::unpack(name);
+        let service = service();
+        let one = PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) };
+        let first = service.plan(one).await.unwrap();
+        let file = oracle.fixture.path().join(&first.changed.as_ref().unwrap().splits[0].path);
+        std::fs::remove_file(file).unwrap();
+        drop_metadata_table(oracle.fixture.path());
+        // The window itself can be read: what it needs is the second commit's file.
+        let second = service.plan(resume(&first, 1)).await.unwrap();
+        assert_eq!(second.changed.unwrap().splits.len(), 1, "{name}");
+        let views = Views { changed: true, end: false, begin: true };
+        let stale = failure(service.plan(PlanRequest { views, ..resume(&first, 1) }).await);
+        match stale {
+            Error::Stale { cursor, resume, .. } => {
+                assert_eq!((cursor, resume), (first.end, second.end.to_string()), "{name}");
+            }
+            other => panic!("{other}"),
+        }
+    }
 }

@@ -174,7 +174,7 @@ async fn tables_that_cannot_be_read_are_refused_by_name() {
     let missing = failure(service.plan(request("/nowhere/at/all", Begin::Latest)).await);
     assert!(missing.to_string().contains("source `s`"), "{missing}");
     for (property, named) in [
-        ("hoodie.table.version=6", "versions 8 and 9"),
+        ("hoodie.table.version=7", "versions 6, 8 and 9"),
         ("hoodie.table.type=MERGE_ON_READ", "MERGE_ON_READ"),
         ("hoodie.populate.meta.fields=false", "populate.meta.fields"),
     ] {

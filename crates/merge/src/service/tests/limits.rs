@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tributary_api::StopSource;
 use tributary_types::{Code, Fault, Retry};
 
 use super::super::*;
@@ -130,6 +131,35 @@ async fn the_time_limit_has_its_own_error() {
     let error = bench.run("SELECT id FROM <SRC>").await.unwrap_err();
     assert!(matches!(error, Error::Limit { limit: "time", .. }), "{error:?}");
     assert_eq!((error.code(), error.retry()), (Code::Timeout, Retry::Again));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_told_to_stop_ends_as_stopped_before_its_rows_and_among_them() {
+    for splits in [1, 4] {
+        let mut bench = Bench::new().source("s", schema(), vec![batch(&[(1, "a", 1)]); splits]);
+        bench.timeline.slow_down(Duration::from_secs(60));
+        let stop = StopSource::new();
+        bench.limits.stop = stop.listen();
+        let request = bench.request("SELECT id FROM <SRC>").await.unwrap();
+        let service = bench.service();
+        let after = Duration::from_secs(if splits == 1 { 1 } else { 100 });
+        let (ended, ()) = tokio::join!(service.run(request), async {
+            tokio::time::sleep(after).await;
+            stop.stop();
+        });
+        assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+        assert_eq!(bench.writer.batches().is_empty(), splits == 1);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(bench.limits.budget.used(), 0);
+    }
+}
+
+#[tokio::test]
+async fn query_and_a_writer_elsewhere_share_the_memory_of_the_batch() {
+    let mut bench = Bench::new().source("s", schema(), vec![batch(&[(1, "a", 1)])]);
+    bench.limits = limits(100 << 20);
+    bench.run("SELECT id FROM <SRC>").await.unwrap();
+    assert_eq!(bench.writer.shares(), [Some(40 << 20)], "the query's share is 60 of 100 MiB");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Batches of earlier processes, from the records that the checkpoint role keeps.
+//!
+//! A record without an outcome is of a batch whose process ended before it did. What became of it says the target: the
+//! commit carries the request id, and without that commit nothing of the batch is there.
+
+use std::time::Duration;
+
+use tributary_api::checkpoint::BatchRecord;
+use tributary_api::coordinator::{BatchStatus, Error};
+use tributary_hudi::target::{TableLock, acquire_lock};
+use tributary_hudi::{Storage, TableConfig};
+use tributary_types::pipeline::Pipeline;
+use tributary_types::{BatchName, Outcome, PipelineName, RequestId, Stage};
+
+use crate::batch::give_back;
+use crate::service::Inner;
+use crate::target::{load_timeline, target_error};
+
+/// Fingerprint of a pipeline's definition: a request id answers for one definition only.
+pub(crate) fn definition_of(pipeline: &Pipeline) -> String {
+    // A pipeline has only string keys, so it always serialises.
+    let text = serde_json::to_string(pipeline).unwrap_or_default();
+    format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())
+}
+
+/// What is known of a batch whose process is gone, and of its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// A commit of the target answers its request.
+    Committed,
+    /// Its instant is still pending, and a completing request may be on its way.
+    Pending,
+    /// Neither.
+    Nothing,
+}
+
+/// How the batch of a record ended, by its fate; `None` while that is not certain.
+fn conclude(outcome: Option<Outcome>, fate: Fate) -> Option<Outcome> {
+    match (outcome, fate) {
+        (_, Fate::Committed) => Some(Outcome::Committed),
+        // Its commit was sent: only the rollback of its instant shows that it did not arrive.
+        (Some(Outcome::Unknown), Fate::Pending) => None,
+        (_, Fate::Pending | Fate::Nothing) => Some(Outcome::Failed),
+    }
+}
+
+impl Inner {
+    /// The record of a batch of an earlier process, found out how it ended.
+    pub(crate) async fn find_record(&self, name: &BatchName) -> Result<Option<BatchRecord>, Error> {
+        let Some((pipeline, request)) = name.as_str().split_once('/') else { return Ok(None) };
+        let (Ok(pipeline), Ok(request)) = (PipelineName::new(pipeline), RequestId::new(request)) else {
+            return Ok(None);
+        };
+        let Some(record) = self.roles.checkpoints.find_request(&pipeline, &request).await? else { return Ok(None) };
+        Ok(Some(self.settle(record).await))
+    }
+
+    /// The newest records, each found out how it ended.
+    pub(crate) async fn records(
+        &self,
+        pipeline: Option<&PipelineName>,
+        limit: usize,
+    ) -> Result<Vec<BatchRecord>, Error> {
+        let mut settled = Vec::new();
+        for record in self.roles.checkpoints.history(pipeline, limit).await? {
+            settled.push(self.settle(record).await);
+        }
+        Ok(settled)
+    }
+
+    /// Finds out what became of batches whose process ended before they did. Answers what was found, a sentence each.
+    pub(crate) async fn recover(&self) -> Result<Vec<String>, Error> {
+        let mut said = Vec::new();
+        for record in self.roles.checkpoints.history(None, usize::MAX).await? {
+            if !self.is_open(&record) {
+                continue;
+            }
+            let status = self.settle(record).await.status;
+            said.push(match status.outcome {
+                None => format!("batch `{}` may still run in another process", status.name),
+                Some(outcome) => {
+                    format!("batch `{}`, which a stop of the server cut off: {}", status.name, outcome.as_str())
+                }
+            });
+        }
+        Ok(said)
+    }
+
+    /// Whether a record leaves open how its batch ended, and no batch of this process will say it.
+    fn is_open(&self, record: &BatchRecord) -> bool {
+        matches!(record.status.outcome, None | Some(Outcome::Unknown))
+            && self.registry.find(&record.status.name).is_none_or(|known| known.status.borrow().outcome.is_some())
+    }
+
+    /// Replaces a record that leaves open how its batch ended by one that says it, as far as that can be found out.
+    async fn settle(&self, mut record: BatchRecord) -> BatchRecord {
+        if !self.is_open(&record) {
+            return record;
+        }
+        match self.find_out(&record).await {
+            Ok(Some(ended)) => {
+                record.status = ended;
+                if let Err(error) = self.roles.checkpoints.record(record.clone()).await {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a batch's record could not be kept");
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(batch = %record.status.name, error, "how a batch ended cannot be found out yet");
+            }
+        }
+        record
+    }
+
+    /// How the batch of a record ended; `None` while it may still run in another process, or its commit is on its way.
+    async fn find_out(&self, record: &BatchRecord) -> Result<Option<BatchStatus>, Error> {
+        let mut status = record.status.clone();
+        let storage = self.stores.open(&record.target).map_err(|e| target_error(&record.target, "opening it", e))?;
+        let Some(fate) = self.fate_of(&storage, record, &mut status).await? else { return Ok(None) };
+        let Some(outcome) = conclude(record.status.outcome, fate) else { return Ok(None) };
+        status.stage = Stage::Done;
+        status.outcome = Some(outcome);
+        status.error = match outcome {
+            Outcome::Committed => None,
+            _ => Some(Error::Lost { what: "the server ended while the batch ran".to_string() }.failure()),
+        };
+        Ok(Some(status))
+    }
+
+    /// What the target says of a batch; `None` while its lock is held elsewhere. A commit that is found is filled in.
+    async fn fate_of(
+        &self,
+        storage: &Storage,
+        record: &BatchRecord,
+        status: &mut BatchStatus,
+    ) -> Result<Option<Fate>, Error> {
+        let config = match TableConfig::load(storage).await {
+            Ok(config) => config,
+            Err(tributary_hudi::Error::NoTable { .. }) => return Ok(Some(Fate::Nothing)),
+            Err(e) => return Err(target_error(storage.url(), "reading the target's properties", e)),
+        };
+        let lock = match self.lock_unless_ours(storage, &record.target).await? {
+            Ok(lock) => lock,
+            Err(Held) => return Ok(None),
+        };
+        let fate = self.fate_under_lock(storage, &config, status).await;
+        if let Some(lock) = lock {
+            give_back(lock).await;
+        }
+        fate.map(Some)
+    }
+
+    async fn fate_under_lock(
+        &self,
+        storage: &Storage,
+        config: &TableConfig,
+        status: &mut BatchStatus,
+    ) -> Result<Fate, Error> {
+        let found = self.roles.checkpoints.find_commit(&status.pipeline, storage.url(), &status.request).await?;
+        if let Some(found) = found {
+            status.instant = Some(found.instant);
+            status.completed = found.completed;
+            status.seq = found.seq;
+            return Ok(Fate::Committed);
+        }
+        let timeline = load_timeline(storage, config).await?;
+        let own = status.instant.as_ref().and_then(|instant| timeline.find(instant));
+        Ok(if own.is_some_and(|own| own.is_pending()) { Fate::Pending } else { Fate::Nothing })
+    }
+
+    /// A batch that runs holds its target's lock. Where a batch of this process does, no other process can.
+    async fn lock_unless_ours(
+        &self,
+        storage: &Storage,
+        target: &str,
+    ) -> Result<Result<Option<TableLock>, Held>, Error> {
+        if self.schedule.runs_into(&target_key(target)) {
+            return Ok(Ok(None));
+        }
+        match acquire_lock(storage, &self.lock_owner("settle"), Duration::ZERO).await {
+            Ok(Some(lock)) => Ok(Ok(Some(lock))),
+            Ok(None) => Ok(Err(Held)),
+            Err(e) => Err(target_error(storage.url(), "taking the target's lock", e)),
+        }
+    }
+}
+
+/// The lock is held by another process.
+struct Held;
+
+/// A target as batches into it follow one another: however its directory is written.
+pub(crate) fn target_key(target: &str) -> String {
+    target.trim_end_matches('/').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_was_cut_off_committed_if_its_commit_is_there_and_failed_if_not() {
+        assert_eq!(conclude(None, Fate::Committed), Some(Outcome::Committed));
+        assert_eq!(conclude(None, Fate::Pending), Some(Outcome::Failed));
+        assert_eq!(conclude(None, Fate::Nothing), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn an_unknown_commit_stays_unknown_until_it_is_found_or_its_instant_is_rolled_back() {
+        assert_eq!(conclude(Some(Outcome::Unknown), Fate::Committed), Some(Outcome::Committed));
+        assert_eq!(conclude(Some(Outcome::Unknown), Fate::Pending), None);
+        assert_eq!(conclude(Some(Outcome::Unknown), Fate::Nothing), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn a_definition_differs_whatever_of_the_pipeline_changed() {
+        let pipeline = |name: &str, path: &str| -> Pipeline {
+            let target = serde_json::json!({"path": path, "table_name": "t", "record_key": ["id"]});
+            serde_json::from_value(serde_json::json!({"name": name, "target": target})).unwrap()
+        };
+        assert_eq!(definition_of(&pipeline("p", "/t")), definition_of(&pipeline("p", "/t")));
+        assert_ne!(definition_of(&pipeline("p", "/t")), definition_of(&pipeline("p", "/u")));
+        assert_eq!(target_key("/lake/t/"), "/lake/t");
+    }
+}
