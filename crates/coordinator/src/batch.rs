@@ -148,9 +148,8 @@ impl<'a> Batch<'a> {
         match &result {
             Err(error) => self.clean_up(&prepared.target, &opened.instant, error, lock).await,
             Ok(Ended::Committed(commit)) => {
-                if let Some(seq) = commit.seq {
-                    self.run_services(&prepared.target, seq, lock).await;
-                }
+                let limit = self.request.pipeline.limits.timeout.0;
+                self.services(&prepared.target).run_within(limit, commit.seq, lock).await;
             }
             Ok(Ended::NoNewData) => {}
         }
@@ -531,22 +530,6 @@ impl<'a> Batch<'a> {
             services: self.request.pipeline.target.services,
             clock: self.inner.clock.as_ref(),
             process: &self.inner.process,
-        }
-    }
-
-    /// The commit stands, whatever becomes of these.
-    async fn run_services(&self, target: &TargetState, seq: u64, lock: &TableLock) {
-        let limit = self.request.pipeline.limits.timeout.0;
-        let services = self.services(target);
-        tokio::select! {
-            ended = tokio::time::timeout(limit, services.run(seq)) => {
-                if ended.is_err() {
-                    tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
-                }
-            }
-            () = lock.lost() => {
-                tracing::warn!("the target's lock is lost; the next batch takes its table services up again");
-            }
         }
     }
 

@@ -5,11 +5,11 @@
 //! own on a timeline. A failure is logged and counted and never fails the batch, whose commit stands. What an
 //! interrupted service left is finished or undone when the next batch begins.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    Keep, archive_timelines, compact_metadata, deltas_since_compaction, execute_clean, find_cleanable,
+    Keep, TableLock, archive_timelines, compact_metadata, deltas_since_compaction, execute_clean, find_cleanable,
     finish_archiving, metadata_timeline, mint_instant, pending_cleans, request_clean, undo_compactions,
 };
 use tributary_hudi::{Storage, has_file_listing};
@@ -43,8 +43,23 @@ impl TableServices<'_> {
         cleaned || undone || archived
     }
 
-    /// Runs what is due after the commit of sequence number `seq`.
-    pub(crate) async fn run(&self, seq: u64) {
+    /// Runs what is due after the commit of sequence number `seq`; `None`: an earlier batch made that commit. Ends with
+    /// the lock, or after `limit`.
+    pub(crate) async fn run_within(&self, limit: Duration, seq: Option<u64>, lock: &TableLock) {
+        let Some(seq) = seq else { return };
+        tokio::select! {
+            ended = tokio::time::timeout(limit, self.run(seq)) => {
+                if ended.is_err() {
+                    tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
+                }
+            }
+            () = lock.lost() => {
+                tracing::warn!("the target's lock is lost; the next batch takes its table services up again");
+            }
+        }
+    }
+
+    async fn run(&self, seq: u64) {
         let services = &self.services;
         // By number and not by what the timeline holds: a clean that finds nothing leaves no instant to count from.
         if services.clean_commits > 0 && seq.is_multiple_of(u64::from(services.clean_every())) {
