@@ -40,7 +40,7 @@ def check_metadata_table(test, target):
 
 def check_cursors(test, scenario):
     """Hudi's own classes find the cursors in the newest commit."""
-    extra = scenario.target.instants()[-1].extra
+    extra = scenario.target.last_write().extra
     test.assertIn("schema", extra)
     structured = extra.get(f"tributary.checkpoint.{scenario.name}")
     test.assertIsNotNone(structured, f"no structured cursors among {sorted(extra)}")
@@ -109,9 +109,9 @@ def expected_partition(scenario, row):
     return "/".join(folders)
 
 
-def check_incremental(test, scenario):
+def check_incremental(test, scenario, begins=None):
     """From the beginning and from each completion time on, through both listings."""
-    for begin in [BEGINNING, *(completed for _, completed, _ in scenario.rounds)]:
+    for begin in begins or [BEGINNING, *(completed for _, completed, _ in scenario.rounds)]:
         for metadata in (True, False):
             frame = scenario.target.incremental(begin, metadata=metadata)
             test.assertEqual(
@@ -121,7 +121,7 @@ def check_incremental(test, scenario):
             )
 
 
-def check_hudi_package(test, scenario):
+def check_hudi_package(test, scenario, begin=None):
     """The `hudi` Python package reads the same rows."""
     schema = scenario.target.snapshot().schema
     table = HudiTableBuilder.from_base_uri(scenario.target.path).build()
@@ -130,7 +130,7 @@ def check_hudi_package(test, scenario):
         plain_arrow(table.read(), schema, META_COLUMNS),
         "snapshot read by the hudi package",
     )
-    begin = scenario.rounds[0][1]
+    begin = begin or scenario.rounds[0][1]
     options = HudiReadOptions().with_query_type(HudiQueryType.Incremental).with_start_timestamp(begin)
     test.assertEqual(
         scenario.incremental_expected(begin),
@@ -156,3 +156,52 @@ def check_show_commits(test, scenario):
         # The table is external: only the catalog forgets it.
         spark.sql(f"DROP TABLE {table}")
 
+
+
+def check_cleans(test, scenario):
+    """Hudi's own classes read our cleans: plan and outcome name the same files, which are gone."""
+    target, spark = scenario.target, scenario.spark
+    client = target.meta_client()
+    utils = spark._jvm.org.apache.hudi.common.util.CleanerUtils
+    cleans = client.getActiveTimeline().getCleanerTimeline().filterCompletedInstants().getInstants()
+    test.assertGreater(len(cleans), 0, "cleans on the active timeline")
+    for instant in cleans:
+        metadata = utils.getCleanerMetadata(client, instant)
+        test.assertEqual(instant.requestedTime(), metadata.getStartCleanTime())
+        requested = client.createNewInstant(
+            spark._jvm.org.apache.hudi.common.table.timeline.HoodieInstant.State.REQUESTED,
+            "clean",
+            instant.requestedTime(),
+        )
+        planned = utils.getCleanerPlan(client, requested).getFilePathsToBeDeletedPerPartition()
+        deleted = 0
+        for partition, found in dict(metadata.getPartitionMetadata()).items():
+            names = sorted(found.getSuccessDeleteFiles())
+            test.assertEqual(names, sorted(Path(f.getFilePath()).name for f in planned[partition]))
+            for name in names:
+                test.assertFalse(Path(target.path, partition, name).exists(), name)
+            deleted += len(names)
+        test.assertEqual(deleted, metadata.getTotalFilesDeleted())
+    shown = _call(scenario, "show_cleans")
+    test.assertEqual({i.requestedTime() for i in cleans}, {row["clean_time"] for row in shown})
+
+
+def _call(scenario, procedure):
+    """A procedure of Spark's needs the table in the catalog, which forgets it again."""
+    spark, table = scenario.spark, f"interop_{scenario.name}"
+    spark.sql(f"CREATE TABLE {table} USING hudi LOCATION '{scenario.target.path}'")
+    try:
+        return spark.sql(f"CALL {procedure}(table => '{table}', limit => 1000)").collect()
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
+def check_archive(test, scenario):
+    """Hudi's own classes read our archive: with the active timeline every round is there once."""
+    active, archived = scenario.target.instants(), scenario.target.archived_instants()
+    test.assertGreater(len(archived), 0)
+    found = [(i.requested, i.completed) for i in archived + active if i.action == "commit"]
+    test.assertEqual([(instant, completed) for instant, completed, _ in scenario.rounds], sorted(found))
+    for instant in archived:
+        if instant.action == "commit":
+            test.assertIn(f"tributary.checkpoint.{scenario.name}", instant.extra)

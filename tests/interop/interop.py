@@ -22,7 +22,15 @@ from pathlib import Path
 
 import fixture_demo
 import fixture_tables
-from checks import check_after_each_batch, check_in_depth, check_metadata_table
+from checks import (
+    check_after_each_batch,
+    check_archive,
+    check_cleans,
+    check_hudi_package,
+    check_in_depth,
+    check_incremental,
+    check_metadata_table,
+)
 from objectstore import Bucket, JavaLock
 from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
@@ -340,6 +348,56 @@ class Interop(unittest.TestCase):
                 self.assertEqual(expected, plain_arrow(batches, scenario.schema))
                 check_after_each_batch(self, scenario)
             self.assertIn("no-such-batch", server.pull_error("pulled/no-such-batch"))
+
+    # -- table services -------------------------------------------------------------------
+
+    def test_a_target_that_was_cleaned_archived_and_compacted(self):
+        if not isinstance(self.tributary, Tributary):
+            self.skipTest("the stand-in keeps to Spark's own services")
+        columns, names = "id string, day string, value long, ts long", ("id", "day", "value", "ts")
+        services = {"clean_commits": 4, "archive_commits": 9, "compact_metadata_commits": 6}
+        scenario = self.scenario(
+            "serviced", {"events": self.source()}, "SELECT * FROM <SRC:events>",
+            key="id", partition=["day"], ordering="ts", services=services,
+        )  # fmt: skip
+        for number in range(40):
+            keys = sorted({number % 11, (number * 3) % 11, 5})
+            rows = [(f"e{key}", f"2024-05-0{key % 3 + 1}", number, number) for key in keys]
+            self.commit(scenario.sources["events"], rows, columns)
+            answer = self.tributary.run(scenario.pipeline_file)
+            self.assertEqual(("COMMITTED", len(rows)), (answer["outcome"], answer["rows"]), answer)
+            expected = [dict(zip(names, row)) for row in rows]
+            scenario.committed(expected, answer["instant"], answer["completed"])
+            scenario._cursors = {"events": scenario.sources["events"].last_write().completed}
+            if number % 13 == 12:
+                check_after_each_batch(self, scenario)
+        scenario.schema = scenario.sources["events"].snapshot().drop(*META_COLUMNS).schema
+        self.nothing_new(scenario)
+        check_after_each_batch(self, scenario)
+        self.assertLessEqual(len(scenario.target.instants()), 3 * 9)
+        check_cleans(self, scenario)
+        check_archive(self, scenario)
+        kept = [completed for _, completed, _ in scenario.rounds[-4:]]
+        check_incremental(self, scenario, kept)
+        check_hudi_package(self, scenario, kept[0])
+
+        # Spark's own services go on from what ours left.
+        foreign = [("e1", "2024-05-02", 100, 100), ("s1", "2024-05-02", 200, 100)]
+        options = {
+            "hoodie.clean.commits.retained": "2",
+            "hoodie.keep.min.commits": "3",
+            "hoodie.keep.max.commits": "4",
+            "hoodie.metadata.compact.max.delta.commits": "1",
+        }
+        scenario.target.write(self.spark.createDataFrame(foreign, columns), options=options)
+        theirs = scenario.target.last_write()
+        expected = [dict(zip(names, row)) for row in foreign]
+        scenario.committed(expected, theirs.requested, theirs.completed)
+        for metadata in (True, False):
+            frame = scenario.target.snapshot(metadata)
+            self.assertEqual(scenario.snapshot_expected(), plain_spark(frame, META_COLUMNS))
+        check_metadata_table(self, scenario.target)
+        self.assertLessEqual(len([i for i in scenario.target.instants() if i.action == "commit"]), 4)
 
     # -- Spark beside us --------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ class Scenario:
         ordering=None,
         operation="upsert",
         writers=None,
+        services=None,
     ):
         self.spark = spark
         self.name = folder.name
@@ -66,9 +67,9 @@ class Scenario:
         self.rounds = []
         self.schema = None
         folder.mkdir(parents=True, exist_ok=True)
-        self.pipeline_file.write_text(self._pipeline(ordering, writers))
+        self.pipeline_file.write_text(self._pipeline(ordering, writers, services))
 
-    def _pipeline(self, ordering, writers):
+    def _pipeline(self, ordering, writers, services):
         lines = [f'name = "{self.name}"', ""]
         for name, table in self.sources.items():
             path = Path(table.path).relative_to(self.folder)
@@ -83,6 +84,9 @@ class Scenario:
             lines.append(f'ordering = ["{ordering}"]')
         if writers:
             lines.append(f'writers = "{writers}"')
+        if services:
+            lines += ["", "[target.services]"]
+            lines += [f"{key} = {value}" for key, value in services.items()]
         return "\n".join(lines) + "\n"
 
     def batch_expected(self):

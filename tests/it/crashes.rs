@@ -6,14 +6,18 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tributary_hudi::SystemStores;
+use tributary_hudi::target::{deltas_since_compaction, metadata_timeline};
 use tributary_server::embedded::Embedded;
 use tributary_testkit::{FAULTS, Fault, FaultPlan, FaultyStores};
 use tributary_types::Outcome;
-use tributary_types::pipeline::Pipeline;
+use tributary_types::pipeline::{Pipeline, Services};
 
-use crate::support::{Lake, assert_sound, checkpoints, pipeline, roles, roles_over, rows, run, value_table, values};
+use crate::support::{
+    Lake, assert_sound, checkpoints, open, open_value_table, pipeline, roles, roles_over, rows, run, value_table,
+    values,
+};
 
 /// A batch to be disturbed: what is in the target before it.
 #[derive(Clone, Copy, Debug)]
@@ -24,21 +28,56 @@ enum Scenario {
     Upsert,
     /// A dead instant of an earlier process is rolled back on the way.
     AfterADeadBatch,
+    /// Old file versions are cleaned after the commit.
+    Clean,
+    /// The metadata table is compacted after the commit, and an old slice of it goes.
+    CompactMetadata,
+    /// All table services run after the commit, and instants are archived.
+    Archive,
+}
+
+impl Scenario {
+    /// The services of the target: clean, archive, compact the metadata table.
+    fn services(self) -> Value {
+        let (clean, archive, compact) = match self {
+            Scenario::First | Scenario::Upsert | Scenario::AfterADeadBatch => (0, 0, 0),
+            Scenario::Clean => (1, 0, 0),
+            Scenario::CompactMetadata => (0, 0, 1),
+            Scenario::Archive => (1, 3, 1),
+        };
+        json!({"clean_commits": clean, "archive_commits": archive, "compact_metadata_commits": compact})
+    }
+
+    /// Batches before the disturbed one.
+    fn batches_before(self) -> usize {
+        match self {
+            Scenario::First => 0,
+            Scenario::Upsert | Scenario::AfterADeadBatch => 1,
+            Scenario::Clean | Scenario::CompactMetadata => 2,
+            Scenario::Archive => 3,
+        }
+    }
+
+    fn has_services(self) -> bool {
+        matches!(self, Scenario::Clean | Scenario::CompactMetadata | Scenario::Archive)
+    }
 }
 
 /// What every case of a scenario starts from; each works on a copy.
 struct Prepared {
+    scenario: Scenario,
     template: Lake,
     expected: Vec<String>,
     commits: usize,
 }
 
-fn job(lake: &Lake) -> Pipeline {
+fn job(lake: &Lake, scenario: Scenario) -> Pipeline {
     pipeline(json!({
         "name": "p",
         "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
         "transform": [{"sql": "SELECT id, value, value % 2 AS part FROM <SRC>"}],
-        "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"]},
+        "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"],
+                   "services": scenario.services()},
     }))
 }
 
@@ -47,17 +86,16 @@ async fn prepare(scenario: Scenario) -> Prepared {
     let roles = roles();
     let source = value_table(&roles, &lake.path("src")).await;
     source.upsert(vec![values((0..20).map(|n| (format!("k{n}"), n)))]).await.unwrap();
-    let mut commits = 1;
-    if !matches!(scenario, Scenario::First) {
-        assert_eq!(run(&roles, &job(&lake), "before").await.outcome, Some(Outcome::Committed));
+    for number in 0..scenario.batches_before() {
+        let before = run(&roles, &job(&lake, scenario), &format!("before{number}")).await;
+        assert_eq!(before.outcome, Some(Outcome::Committed), "{:?}", before.error);
         // Odd times odd stays odd: no key moves to another partition.
         source.upsert(vec![values((10..30).map(|n| (format!("k{n}"), n * 11)))]).await.unwrap();
-        commits = 2;
     }
     if matches!(scenario, Scenario::AfterADeadBatch) {
         // Half-way through its operations, so that files and a pending instant are left.
         let dead = disturbed(FaultPlan::at(6, Fault::CrashAfter));
-        assert_ne!(run(&dead, &job(&lake), "dead").await.outcome, Some(Outcome::Committed));
+        assert_ne!(run(&dead, &job(&lake, scenario), "dead").await.outcome, Some(Outcome::Committed));
     }
     let with_part = |row: &String| {
         let row: serde_json::Value = serde_json::from_str(row).unwrap();
@@ -66,7 +104,7 @@ async fn prepare(scenario: Scenario) -> Prepared {
     };
     let mut expected: Vec<String> = rows(&roles, &lake.path("src")).await.iter().map(with_part).collect();
     expected.sort();
-    Prepared { template: lake, expected, commits }
+    Prepared { scenario, template: lake, expected, commits: scenario.batches_before() + 1 }
 }
 
 fn disturbed(plan: Arc<FaultPlan>) -> Embedded {
@@ -86,7 +124,7 @@ async fn target_rows(roles: &Embedded, lake: &Lake) -> Vec<String> {
 /// Runs one case on a copy: one fault, a restart, another run, and a look.
 async fn explore_one(prepared: &Prepared, case: &str, number: u64, fault: Fault) {
     let lake = prepared.template.copy();
-    let job = job(&lake);
+    let job = job(&lake, prepared.scenario);
     let plan = FaultPlan::at(number, fault);
     let first = run(&disturbed(Arc::clone(&plan)), &job, "batch").await;
     assert!(plan.operations() > number, "{case}: the operation was not reached");
@@ -109,25 +147,72 @@ async fn explore_one(prepared: &Prepared, case: &str, number: u64, fault: Fault)
     let idle = run(&healthy, &job, "after").await;
     assert_eq!(idle.outcome, Some(Outcome::NoNewData), "{case}: nothing is left to do");
     assert_sound(&lake.path("out"), "p").await;
+    if prepared.scenario.has_services() {
+        assert_services_go_on(&healthy, &lake, &job, case).await;
+    }
+}
+
+/// The next batch does what an interrupted service did not, so that nothing piles up.
+async fn assert_services_go_on(roles: &Embedded, lake: &Lake, job: &Pipeline, case: &str) {
+    let source = open_value_table(roles, &lake.path("src")).await;
+    source.upsert(vec![values([("k1".to_string(), 1)])]).await.unwrap();
+    let next = run(roles, job, "next").await;
+    assert_eq!(next.outcome, Some(Outcome::Committed), "{case}: {:?}", next.error);
+    assert_sound(&lake.path("out"), "p").await;
+    let services = &job.target.services;
+    let (storage, _, timeline) = open(&lake.path("out")).await;
+    let own = metadata_timeline(&storage).await.unwrap();
+    if services.clean_commits > 0 {
+        let (files, _) = storage.list_level("part=1").await.unwrap();
+        let versions = files.iter().filter(|file| file.name().ends_with(".parquet")).count();
+        // Two of the group that `k1` is in, one of the group that later keys made.
+        assert_eq!(versions, 3, "{case}");
+    }
+    if services.compact_metadata_commits > 0 {
+        assert_eq!(deltas_since_compaction(&own), 0, "{case}");
+        let (files, _) = storage.list_level(".hoodie/metadata/files").await.unwrap();
+        let slices = files.iter().filter(|file| file.name().ends_with(".hfile")).count();
+        assert_eq!(slices, 2, "{case}");
+    }
+    if services.archive_commits > 0 {
+        let writes = timeline.completed_writes().len();
+        assert!((2..=3).contains(&writes), "{case}: {writes} commits are active");
+    }
 }
 
 async fn explore(scenario: Scenario) {
     let prepared = prepare(scenario).await;
     // An undisturbed run tells how many operations there are.
     let plan = FaultPlan::none();
-    let counted = run(&disturbed(Arc::clone(&plan)), &job(&prepared.template.copy()), "batch").await;
+    let counted = run(&disturbed(Arc::clone(&plan)), &job(&prepared.template.copy(), scenario), "batch").await;
     assert_eq!(counted.outcome, Some(Outcome::Committed), "{:?}", counted.error);
     let operations = plan.operations();
+    // Up to what the scenario adds a batch is the same as one that another scenario explores.
+    let first = if scenario.has_services() { operations_before_service(&prepared).await } else { 0 };
     let mut cases = 0;
-    for number in 0..operations {
+    for number in first..operations {
         for fault in FAULTS {
             let case = format!("{scenario:?}, operation {number} of {operations}, {fault:?}");
             explore_one(&prepared, &case, number, fault).await;
             cases += 1;
         }
     }
-    println!("{scenario:?}: {operations} operations, {cases} cases, {cases} passed");
-    assert!(operations > 10, "a batch has more operations than {operations}");
+    println!("{scenario:?}: operations {first} to {operations}, {cases} cases, {cases} passed");
+    assert!(operations > first + 4, "a batch has more operations than {operations}");
+}
+
+async fn operations_before_service(prepared: &Prepared) -> u64 {
+    let plan = FaultPlan::none();
+    let lake = prepared.template.copy();
+    let mut job = job(&lake, prepared.scenario);
+    let without = Services { clean_commits: 0, archive_commits: 0, compact_metadata_commits: 0 };
+    job.target.services = match prepared.scenario {
+        Scenario::Archive => Services { archive_commits: 0, ..job.target.services },
+        _ => without,
+    };
+    let counted = run(&disturbed(Arc::clone(&plan)), &job, "batch").await;
+    assert_eq!(counted.outcome, Some(Outcome::Committed), "{:?}", counted.error);
+    plan.operations()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,4 +228,19 @@ async fn an_upsert_survives_every_fault_of_every_operation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollback_survives_every_fault_of_every_operation() {
     explore(Scenario::AfterADeadBatch).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clean_survives_every_fault_of_every_operation() {
+    explore(Scenario::Clean).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_of_the_metadata_table_survives_every_fault_of_every_operation() {
+    explore(Scenario::CompactMetadata).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archiving_survives_every_fault_of_every_operation() {
+    explore(Scenario::Archive).await;
 }

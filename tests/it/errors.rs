@@ -6,10 +6,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tributary_api::coordinator::BatchStatus;
-use tributary_types::Outcome;
+use tributary_server::bench::source::SourceTable;
 use tributary_types::pipeline::Pipeline;
+use tributary_types::{Outcome, SourceName};
 
-use crate::support::{Lake, checkpoints, enriched, pipeline, request_of, roles, run, value_table, values};
+use crate::support::{Lake, checkpoints, enriched, pipeline, request_of, roles, rows, run, value_table, values};
 
 /// A pipeline over the demo with another SQL.
 fn with_sql(lake: &Lake, sql: &str) -> Pipeline {
@@ -149,8 +150,9 @@ async fn a_recreated_source_is_noticed() {
     source.upsert(vec![values([("x".to_string(), 1)])]).await.unwrap();
     let status = run(&roles, &single(&lake), "r2").await;
     assert_eq!(status.outcome, Some(Outcome::Rejected));
-    assert_says(&status, &["src", "re-created", "reset"]);
+    assert_says(&status, &["src", "re-created", "another name"]);
     assert_eq!(checkpoints(&lake.path("out"), "p").await.len(), 1, "no cursor moved");
+    assert_remedy_works(&lake).await;
 }
 
 /// Completed commits of a table's timeline, oldest first.
@@ -178,7 +180,19 @@ async fn a_restored_source_is_noticed() {
     }
     let status = run(&roles(), &single(&lake), "r2").await;
     assert_eq!(status.outcome, Some(Outcome::Rejected));
-    assert_says(&status, &["src", "restored", "reset"]);
+    assert_says(&status, &["src", "restored", "another name"]);
+    assert_remedy_works(&lake).await;
+}
+
+/// What the messages advise: under another name the source begins at its `start`.
+async fn assert_remedy_works(lake: &Lake) {
+    let mut renamed = single(lake);
+    renamed.sources[0].name = SourceName::new("again").unwrap();
+    let status = run(&roles(), &renamed, "remedy").await;
+    assert_eq!(status.outcome, Some(Outcome::Committed), "{:?}", status.error);
+    let newest = checkpoints(&lake.path("out"), "p").await.pop().unwrap();
+    let names: Vec<&str> = newest.sources.keys().map(SourceName::as_str).collect();
+    assert_eq!(names, ["again"], "the cursor of the old name has left the commit");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -257,4 +271,84 @@ async fn an_unreachable_store_is_a_failure_that_may_be_tried_again() {
     let status = run(&roles(), &pipeline, "r").await;
     assert_eq!(status.outcome, Some(Outcome::Failed), "{:?}", status.error);
     assert_says(&status, &["blocked"]);
+}
+
+/// What is left of a target of three rows after `damage`, and what a batch then says.
+async fn damaged(damage: impl Fn(&Path)) -> (Lake, BatchStatus) {
+    let lake = committed_lake().await;
+    let roles = roles();
+    let clock = std::sync::Arc::new(tributary_types::SystemClock);
+    let stores = tributary_hudi::SystemStores::new();
+    let schema = values([]).schema();
+    let url = lake.path("src");
+    let source = SourceTable::open(&stores, roles.writer.clone(), clock, &url, schema).await.unwrap();
+    source.upsert(vec![values([("k9".to_string(), 9)])]).await.unwrap();
+    damage(Path::new(&lake.path("out")));
+    let status = run(&roles, &single(&lake), "after").await;
+    (lake, status)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_of_which_a_part_is_gone_is_not_written_on() {
+    type Damage = fn(&Path);
+    let cases: [(&str, Damage); 3] = [
+        (".hoodie/metadata", |out| fs::remove_dir_all(out.join(".hoodie/metadata")).unwrap()),
+        ("hoodie.properties", |out| fs::remove_file(out.join(".hoodie/hoodie.properties")).unwrap()),
+        ("timeline is empty", |out| {
+            fs::remove_dir_all(out.join(".hoodie/timeline")).unwrap();
+            fs::create_dir(out.join(".hoodie/timeline")).unwrap();
+        }),
+    ];
+    for (named, damage) in cases {
+        let (lake, status) = damaged(damage).await;
+        assert_eq!(status.outcome, Some(Outcome::Rejected), "{named}: {:?}", status.error);
+        assert_says(&status, &["damaged", named, "restore"]);
+        let files = fs::read_dir(lake.path("out")).unwrap().flatten();
+        let files = files.filter(|file| file.path().extension().is_some_and(|e| e == "parquet")).count();
+        assert_eq!(files, 1, "{named}: nothing was written");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_is_cut_off_is_an_error_and_no_empty_commit() {
+    for content in ["", "{}", "{\"a\":1}"] {
+        let (_lake, status) = damaged(|out| {
+            fs::write(commit_files(&out.display().to_string()).pop().unwrap(), content).unwrap();
+        })
+        .await;
+        assert!(!matches!(status.outcome, Some(Outcome::Committed | Outcome::NoNewData)), "`{content}` was believed");
+        assert_says(&status, &[".commit"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_a_source_by_another_name_is_refused() {
+    let lake = committed_lake().await;
+    std::os::unix::fs::symlink(lake.path("src"), lake.path("link")).unwrap();
+    let mut pipeline = single(&lake);
+    pipeline.target.path = lake.path("link");
+    pipeline.target.table_name = "src".to_string();
+    let status = run(&roles(), &pipeline, "self").await;
+    assert_eq!(status.outcome, Some(Outcome::Rejected), "{:?}", status.error);
+    assert_says(&status, &["would read itself"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_metadata_table_that_lost_a_log_is_not_believed() {
+    for (name, damage) in [
+        ("gone", (|path: &Path| fs::remove_file(path).unwrap()) as fn(&Path)),
+        ("empty", |path| fs::write(path, b"").unwrap()),
+        ("cut off", |path| {
+            let bytes = fs::read(path).unwrap();
+            fs::write(path, &bytes[..bytes.len() - 1]).unwrap();
+        }),
+    ] {
+        let lake = committed_lake().await;
+        let files = Path::new(&lake.path("src")).join(".hoodie/metadata/files");
+        let mut logs: Vec<_> = fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().path()).collect();
+        logs.retain(|path| path.to_string_lossy().contains(".log."));
+        logs.sort();
+        damage(&logs.pop().unwrap());
+        assert_eq!(rows(&roles(), &lake.path("src")).await.len(), 3, "{name}: the directories tell what it does not");
+    }
 }

@@ -12,6 +12,7 @@ mod kills;
 mod main_job;
 mod merge_on_read;
 mod roles_apart;
+mod services;
 mod several;
 mod shared_store;
 mod support;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Targets on a shared object store, where a lease that others can see takes the place of the file lock.
 
-use std::sync::Arc;
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use tributary_hudi::Stores;
+use tributary_api::coordinator::BatchStatus;
+use tributary_hudi::{Storage, Stores};
+use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::Embedded;
 use tributary_testkit::{FAULTS, Fault, FaultPlan, FaultyStores, ManualClock, MemoryStores};
 use tributary_types::pipeline::Pipeline;
@@ -129,4 +133,69 @@ async fn a_batch_under_a_lease_survives_every_fault_of_every_operation() {
         }
     }
     println!("under a lease: {operations} operations, {} cases passed", operations * FAULTS.len() as u64);
+}
+
+/// Stores in which something happens when the source is looked at next: after the cursors were looked up, before the
+/// instant is begun.
+struct Meanwhile {
+    stores: MemoryStores,
+    looks: AtomicUsize,
+    event: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Stores for Meanwhile {
+    fn open(&self, url: &str) -> tributary_hudi::Result<Storage> {
+        // The first look only finds out where the source is.
+        let looked = url == SOURCE && self.looks.fetch_add(1, Ordering::SeqCst) == 1;
+        let event = looked.then(|| self.event.lock().unwrap().take()).flatten();
+        if let Some(event) = event {
+            event();
+        }
+        self.stores.open(url)
+    }
+}
+
+/// Runs a batch whose lock keeps nobody out, with `event` between its look at the cursors and its begin.
+async fn run_around(stores: &MemoryStores, event: impl Future<Output = ()> + Send + 'static) -> BatchStatus {
+    let handle = tokio::runtime::Handle::current();
+    let event = move || tokio::task::block_in_place(|| handle.block_on(event));
+    let event: Box<dyn FnOnce() + Send> = Box::new(event);
+    let (looks, event) = (AtomicUsize::new(0), Mutex::new(Some(event)));
+    let meanwhile = Meanwhile { stores: stores.without_locks(), looks, event };
+    let meanwhile = Arc::new(meanwhile);
+    let ended = run(&roles_at(Arc::clone(&meanwhile) as _, Arc::new(SystemClock)), &job(), "slow").await;
+    assert!(meanwhile.event.lock().unwrap().is_none(), "it happened");
+    ended
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_lock_lies_the_gate_sees_a_commit_that_moved_the_cursors_before_the_batch_began() {
+    let (stores, expected) = prepare().await;
+    let other = stores.without_locks();
+    let quick = async move {
+        let roles = roles_at(Arc::new(other), Arc::new(SystemClock));
+        assert_eq!(run(&roles, &job(), "quick").await.outcome, Some(Outcome::Committed));
+    };
+    let slow = run_around(&stores, quick).await;
+    assert_eq!(slow.outcome, Some(Outcome::Conflict), "{:?}", slow.error);
+    assert!(slow.error.unwrap().message.contains("moved this pipeline's cursors"));
+    assert_eq!(rows(&roles_in(&stores), TARGET).await, expected);
+    assert_sound_in(&stores, TARGET, "p").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_lock_lies_the_gate_sees_a_foreign_commit_from_before_the_batch_began() {
+    let (stores, _) = prepare().await;
+    let other = stores.without_locks();
+    let foreign = async move {
+        let roles = roles_at(Arc::new(other.clone()), Arc::new(SystemClock));
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let schema = values([]).schema();
+        let table = SourceTable::open(&other, roles.writer.clone(), clock, TARGET, schema).await.unwrap();
+        table.upsert(vec![values([("foreign".to_string(), 1)])]).await.unwrap();
+    };
+    let slow = run_around(&stores, foreign).await;
+    assert_eq!(slow.outcome, Some(Outcome::Conflict), "{:?}", slow.error);
+    assert!(slow.error.unwrap().message.contains("exclusive"));
+    assert_eq!(checkpoints_in(&stores, TARGET, "p").await.len(), 1, "no cursor moved");
 }

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tributary_api::coordinator::{BatchStatus, RunRequest};
 use tributary_api::timeline::{PlanRequest, ReadRequest};
-use tributary_hudi::{CommitMetadata, Stores, SystemStores, TableConfig, Timeline};
+use tributary_hudi::target::metadata_timeline;
+use tributary_hudi::{Action, CommitMetadata, Stores, SystemStores, TableConfig, Timeline, find_archived_metadata};
 use tributary_rpc::{CheckpointClient, CoordinatorClient, MergeClient, TimelineClient, WriterClient};
 use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::{CoordinatorSettings, Embedded, Settings, embed};
@@ -20,7 +21,8 @@ use tributary_server::serve::Options;
 use tributary_store::{KeyValue, MemoryStore};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{
-    Checkpoint, Clock, MemoryBudget, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy, checkpoint_key,
+    Checkpoint, Clock, InstantTime, MemoryBudget, PipelineName, RequestId, SourceName, SystemClock, SystemEntropy,
+    checkpoint_key,
 };
 
 /// A directory of tables.
@@ -226,7 +228,7 @@ pub(crate) fn json_rows(batches: &[RecordBatch]) -> Vec<String> {
     rows
 }
 
-/// The cursors in every commit of a pipeline, in order of completion.
+/// The cursors in every commit of a pipeline, archived ones too, in order of completion.
 pub(crate) async fn checkpoints(url: &str, pipeline: &str) -> Vec<Checkpoint> {
     checkpoints_in(&SystemStores::new(), url, pipeline).await
 }
@@ -234,14 +236,25 @@ pub(crate) async fn checkpoints(url: &str, pipeline: &str) -> Vec<Checkpoint> {
 /// The same, in some stores.
 pub(crate) async fn checkpoints_in(stores: &dyn Stores, url: &str, pipeline: &str) -> Vec<Checkpoint> {
     let pipeline = PipelineName::new(pipeline).unwrap();
-    let (storage, _, timeline) = open_in(stores, url).await;
     let mut found = Vec::new();
+    for (instant, metadata) in commits(stores, url).await {
+        if let Some(text) = metadata.extra.get(&checkpoint_key(&pipeline)) {
+            found.push(Checkpoint::from_json(&pipeline, &instant, text).unwrap());
+        }
+    }
+    found
+}
+
+/// Every commit of ours, archived ones too, in order of completion.
+async fn commits(stores: &dyn Stores, url: &str) -> Vec<(InstantTime, CommitMetadata)> {
+    let (storage, config, timeline) = open_in(stores, url).await;
+    let archived = find_archived_metadata(&storage, &config, "schema").await.unwrap();
+    let mut found: Vec<_> =
+        archived.into_iter().rev().map(|(instant, metadata)| (instant.requested, metadata)).collect();
     for instant in timeline.completed_writes() {
         let path = timeline.completed_path(instant).unwrap();
         let metadata = CommitMetadata::decode(&path, &storage.read(&path).await.unwrap()).unwrap();
-        if let Some(text) = metadata.extra.get(&checkpoint_key(&pipeline)) {
-            found.push(Checkpoint::from_json(&pipeline, &instant.requested, text).unwrap());
-        }
+        found.push((instant.requested.clone(), metadata));
     }
     found
 }
@@ -281,7 +294,8 @@ pub(crate) async fn open_in(stores: &dyn Stores, url: &str) -> (tributary_hudi::
 }
 
 /// What must hold of a target at rest, whatever happened to it: nothing pending; every data file is named by a commit;
-/// the metadata table lists exactly the files that exist; sequence numbers and windows without a gap.
+/// the newest version of every file group is there, and all versions if nothing was cleaned; the metadata table lists
+/// exactly the files that exist; sequence numbers and windows without a gap.
 pub(crate) async fn assert_sound(url: &str, pipeline: &str) {
     assert_sound_in(&SystemStores::new(), url, pipeline).await;
 }
@@ -289,23 +303,30 @@ pub(crate) async fn assert_sound(url: &str, pipeline: &str) {
 /// The same, in some stores.
 pub(crate) async fn assert_sound_in(stores: &dyn Stores, url: &str, pipeline: &str) {
     let (storage, _, timeline) = open_in(stores, url).await;
-    let pending: Vec<_> = timeline.instants().iter().filter(|instant| instant.is_pending()).collect();
+    let own = metadata_timeline(&storage).await.unwrap();
+    let pending: Vec<_> =
+        timeline.instants().iter().chain(own.instants()).filter(|instant| instant.is_pending()).collect();
     assert!(pending.is_empty(), "pending instants: {pending:?}");
     let mut named = BTreeSet::new();
-    for instant in timeline.completed_writes() {
-        let path = timeline.completed_path(instant).unwrap();
-        let metadata = CommitMetadata::decode(&path, &storage.read(&path).await.unwrap()).unwrap();
-        named.extend(metadata.stats.into_iter().map(|stat| stat.path));
+    let mut newest = BTreeMap::new();
+    for stat in commits(stores, url).await.into_iter().flat_map(|(_, metadata)| metadata.stats) {
+        newest.insert((stat.partition, stat.file_id), stat.path.clone());
+        named.insert(stat.path);
     }
     let listed = storage.list("").await.unwrap();
     let data = listed.iter().filter(|e| e.path.ends_with(".parquet") && !e.path.starts_with(".hoodie"));
     let present: BTreeSet<String> = data.map(|entry| entry.path.clone()).collect();
-    assert_eq!(present, named, "data files and what commits name");
+    assert!(present.is_subset(&named), "data files that no commit names: {:?}", present.difference(&named));
+    assert!(newest.values().all(|path| present.contains(path)), "{newest:?} not all in {present:?}");
+    if !timeline.instants().iter().any(|instant| instant.action == Action::Clean) {
+        assert_eq!(present, named, "data files and what commits name");
+    }
     let kept = tributary_hudi::read_file_listing(&storage, &timeline).await.unwrap().bases;
     let kept: BTreeSet<String> = kept.into_iter().map(|file| file.path).collect();
-    assert_eq!(kept, named, "the metadata table and what commits name");
-    let left: Vec<_> = listed.iter().filter(|e| e.path.starts_with(".hoodie/.temp")).collect();
-    assert!(left.is_empty(), "markers left: {left:?}");
+    assert_eq!(kept, present, "the metadata table and what exists");
+    let leftover = |path: &str| path.starts_with(".hoodie/.temp") || path.starts_with(".hoodie/.heartbeat");
+    let left: Vec<_> = listed.iter().filter(|entry| leftover(&entry.path)).collect();
+    assert!(left.is_empty(), "markers or heartbeats left: {left:?}");
     assert_windows_tile(&checkpoints_in(stores, url, pipeline).await);
 }
 
@@ -342,4 +363,10 @@ pub(crate) async fn value_table_in(stores: &dyn Stores, roles: &Embedded, url: &
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let schema = values([]).schema();
     SourceTable::create(stores, roles.writer.clone(), clock, url, "id", schema).await.unwrap()
+}
+
+/// A table that [`value_table`] made.
+pub(crate) async fn open_value_table(roles: &Embedded, url: &str) -> SourceTable {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    SourceTable::open(&SystemStores::new(), roles.writer.clone(), clock, url, values([]).schema()).await.unwrap()
 }

@@ -353,7 +353,8 @@ pub enum Error {
     /// Another table is at the path now.
     #[error(
         "source `{source_name}`: `{url}` is not the table its cursor belongs to (fingerprint {found}, expected \
-         {expected}); it was re-created: reset the source's cursor to read the new table"
+         {expected}); it was re-created. To read the new table, give the source another name in the pipeline and its SQL: it \
+         then begins at its `start`"
     )]
     Recreated {
         /// The source.
@@ -368,7 +369,8 @@ pub enum Error {
     /// The cursor's own commit is gone: the table was restored to an earlier state.
     #[error(
         "source `{source_name}`: cursor {cursor} names a commit that `{url}` no longer has, in its timeline or its \
-         history; the table was restored below it: reset the source's cursor"
+         history; the table was restored below it. Give the source another name in the pipeline and its SQL: it then \
+         begins at its `start`"
     )]
     Restored {
         /// The source.
@@ -381,8 +383,8 @@ pub enum Error {
     /// Commits after the cursor are archived or cleaned.
     #[error(
         "source `{source_name}`: commits after cursor {cursor} are no longer readable in `{url}` (archived or cleaned); \
-         the earliest readable one is {earliest}. Reset the source to `snapshot` to take the whole table, or to {resume} \
-         to go on from there and accept the gap"
+         the earliest readable one is {earliest}. Give the source another name in the pipeline and its SQL: with `start = \
+         \"snapshot\"` it takes the whole table, with `start = \"{resume}\"` it goes on from there and the gap is lost"
     )]
     Stale {
         /// The source.

@@ -108,7 +108,7 @@ mod tests {
     fn the_commit_of_a_request_is_known_also_when_only_a_newer_one_is_left() {
         let (first, mut second) = (commit(1, "20250101000000001"), commit(2, "20250101000000002"));
         let request = RequestId::new("r").unwrap();
-        assert_eq!(answer_of(&[first.clone()], &request), None);
+        assert_eq!(answer_of(std::slice::from_ref(&first), &request), None);
         second.checkpoint.remember_request(request.clone(), first.instant.clone());
         let found = answer_of(&[second.clone()], &request).unwrap();
         assert_eq!((&found.instant, found.completed, found.seq), (&first.instant, None, None));

@@ -14,7 +14,7 @@ use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
 use tributary_api::timeline::WindowReport;
 use tributary_api::writer::{self, StageRequest, TargetSlice};
 use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
-use tributary_hudi::{Action, Storage, current_slices};
+use tributary_hudi::{Action, Storage, Timeline, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
     Answer, Checkpoint, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
@@ -26,7 +26,9 @@ use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
 use crate::plan::{Opening, Plans, merge_sources, open, plan_sources, sql_of, window_of};
+use crate::remains::{refuse_damaged, refuse_remains};
 use crate::service::Inner;
+use crate::services::TableServices;
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
 /// For how long a lock is asked for before the batch looks whether it was ended.
@@ -64,12 +66,14 @@ struct Prepared {
     resolved: Resolved,
     opening: Opening,
     target: TargetState,
+    /// Completed writes of the listing that was made before the cursors were looked up: whatever else completes is
+    /// news to this batch.
+    seen: BTreeSet<InstantTime>,
 }
 
 /// An open instant.
 struct Opened {
     instant: InstantTime,
-    pinned: BTreeSet<InstantTime>,
     slices: Arc<Vec<TargetSlice>>,
     owner: Owner,
 }
@@ -144,8 +148,13 @@ impl<'a> Batch<'a> {
         self.enter(Stage::Begin);
         let opened = self.begin(&prepared).await?;
         let result = self.merge_and_commit(&prepared, &opened, lock).await;
-        if let Err(error) = &result {
-            self.clean_up(&prepared.target, &opened.instant, error, lock).await;
+        match &result {
+            Err(error) => self.clean_up(&prepared.target, &opened.instant, error, lock).await,
+            Ok(Ended::Committed(commit)) => {
+                let limit = self.request.pipeline.limits.timeout.0;
+                self.services(&prepared.target).run_within(limit, commit.seq, lock).await;
+            }
+            Ok(Ended::NoNewData) => {}
         }
         self.leave();
         result
@@ -171,13 +180,30 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// A batch that wrote into a table that it reads would read itself, whichever way the path is written.
+    fn refuse_reading_the_target(&self) -> Result<(), Error> {
+        for source in &self.request.pipeline.sources {
+            // A location that cannot be opened is reported by whoever reads it.
+            let Ok(storage) = self.inner.stores.open(&source.path) else { continue };
+            if storage.is_at(&self.storage) {
+                return Err(Error::Target {
+                    url: self.storage.url().to_string(),
+                    what: format!("it is also source `{}`: a batch would read itself", source.name),
+                });
+            }
+        }
+        Ok(())
+    }
+
     async fn prepare(&mut self) -> Result<Preparation, Error> {
+        self.refuse_reading_the_target()?;
         let mut existing = self.unless_stopped(TargetState::load(&self.storage)).await?;
         if let Some(target) = &existing
             && self.make_ready(target).await?
         {
             existing = self.unless_stopped(TargetState::load(&self.storage)).await?;
         }
+        let seen = existing.as_ref().map(|target| completed_writes(&target.timeline)).unwrap_or_default();
         let request = self.request;
         let pipeline = &request.pipeline;
         let roles = &self.inner.roles;
@@ -207,7 +233,7 @@ impl<'a> Batch<'a> {
                 self.create_target().await?
             }
         };
-        Ok(Preparation::Ready(Box::new(Prepared { resolved, opening, target })))
+        Ok(Preparation::Ready(Box::new(Prepared { resolved, opening, target, seen })))
     }
 
     /// Clears what dead batches left, and describes anew a table that nobody used. Answers whether that changed the
@@ -215,10 +241,12 @@ impl<'a> Batch<'a> {
     async fn make_ready(&self, target: &TargetState) -> Result<bool, Error> {
         let pipeline = &self.request.pipeline;
         let problems = check_config(&pipeline.target, &target.config);
+        refuse_damaged(&self.storage, target).await?;
         if !problems.is_empty() && !is_untouched(target) {
             return Err(Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") });
         }
         let mut changed = clear_dead_instants(&self.storage, target, self.inner.clock.as_ref()).await? > 0;
+        changed |= self.services(target).resume().await;
         if !problems.is_empty() {
             replace_untouched(&self.storage, &new_table(pipeline))
                 .await
@@ -255,6 +283,7 @@ impl<'a> Batch<'a> {
     }
 
     async fn create_target(&self) -> Result<TargetState, Error> {
+        refuse_remains(&self.storage).await?;
         let table = new_table(&self.request.pipeline);
         let now = InstantTime::from_epoch_millis(self.inner.clock.now_millis(), tributary_types::Zone::Utc);
         create_table(&self.storage, &table, &now)
@@ -289,8 +318,7 @@ impl<'a> Batch<'a> {
             instant: slice.instant,
             bytes: slice.bytes,
         });
-        let pinned = timeline.completed_writes().iter().map(|write| write.requested.clone()).collect();
-        Ok(Opened { instant, pinned, slices: Arc::new(slices.collect()), owner })
+        Ok(Opened { instant, slices: Arc::new(slices.collect()), owner })
     }
 
     /// Keeps the heartbeat alive while the rows are merged and committed.
@@ -427,7 +455,7 @@ impl<'a> Batch<'a> {
             target: &prepared.target,
             pipeline: &pipeline.name,
             instant: &opened.instant,
-            pinned: &opened.pinned,
+            seen: &prepared.seen,
             base,
             staged: &merged.staged,
             lock,
@@ -516,6 +544,16 @@ impl<'a> Batch<'a> {
         }
     }
 
+    fn services<'t>(&'t self, target: &'t TargetState) -> TableServices<'t> {
+        TableServices {
+            storage: &self.storage,
+            target,
+            services: self.request.pipeline.target.services,
+            clock: self.inner.clock.as_ref(),
+            process: &self.inner.process,
+        }
+    }
+
     fn limits(&self) -> MergeLimits {
         MergeLimits {
             budget: self.budget.clone(),
@@ -543,6 +581,10 @@ impl<'a> Batch<'a> {
 enum Preparation {
     Ready(Box<Prepared>),
     Ended(Ended),
+}
+
+fn completed_writes(timeline: &Timeline) -> BTreeSet<InstantTime> {
+    timeline.completed_writes().iter().map(|write| write.requested.clone()).collect()
 }
 
 /// Gives a lock back; one that cannot be given back lapses by itself.

@@ -8,7 +8,7 @@ use tributary_api::boxed_error;
 use tributary_api::coordinator::Error;
 use tributary_api::writer::Staged;
 use tributary_hudi::target::{
-    TableLock, complete_instant, find_completion, list_markers, pending_rollbacks, write_delta,
+    TableLock, complete_instant, find_completion, list_markers, pending_restores, pending_rollbacks, write_delta,
 };
 use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, avro_schema};
 use tributary_types::{
@@ -29,8 +29,8 @@ pub(crate) struct Proposal<'a> {
     pub(crate) target: &'a TargetState,
     pub(crate) pipeline: &'a PipelineName,
     pub(crate) instant: &'a InstantTime,
-    /// Completed writes of the state that was pinned.
-    pub(crate) pinned: &'a BTreeSet<InstantTime>,
+    /// Completed writes as of before the cursors were looked up.
+    pub(crate) seen: &'a BTreeSet<InstantTime>,
     /// The commit that the batch was planned from.
     pub(crate) base: Option<&'a InstantTime>,
     pub(crate) staged: &'a Staged,
@@ -46,7 +46,7 @@ impl Proposal<'_> {
         let own = timeline.find(self.instant);
         let mut newer = Vec::new();
         for instant in timeline.completed_writes() {
-            if self.pinned.contains(&instant.requested) || &instant.requested == self.instant {
+            if self.seen.contains(&instant.requested) || &instant.requested == self.instant {
                 continue;
             }
             let Some(path) = timeline.completed_path(instant) else { continue };
@@ -57,7 +57,7 @@ impl Proposal<'_> {
             instant: self.instant.clone(),
             own_pending: own.is_some_and(|own| own.is_pending() && own.has_requested && own.has_inflight),
             own_completed: own.and_then(|own| own.completed.clone()),
-            rollbacks: pending_rollbacks(&timeline).cloned().collect(),
+            rollbacks: pending_rollbacks(&timeline).chain(pending_restores(&timeline)).cloned().collect(),
             newer,
             base_present: self.base.is_none_or(|base| {
                 // An archived commit is older than the timeline, and as good as there.

@@ -60,7 +60,7 @@ pub(crate) struct GateFacts {
     pub(crate) own_completed: Option<InstantTime>,
     /// Pending rollbacks and restores.
     pub(crate) rollbacks: Vec<InstantTime>,
-    /// Writes that completed after the state was pinned, with what is known of each.
+    /// Writes that completed since just before the cursors were looked up, with what is known of each.
     pub(crate) newer: Vec<NewerWrite>,
     /// Whether the commit that the batch was planned from is still there; true when there was none.
     pub(crate) base_present: bool,

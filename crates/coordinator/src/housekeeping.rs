@@ -6,8 +6,8 @@
 
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    delete_heartbeat, delete_markers, marked_instants, mint_instant, pending_rollbacks, read_owner, resume_rollback,
-    rollback_instant,
+    delete_heartbeat, delete_markers, marked_instants, mint_instant, own_heartbeats, pending_restores,
+    pending_rollbacks, read_owner, resume_rollback, rollback_instant, rolled_back_instant,
 };
 use tributary_hudi::{Storage, Timeline};
 use tributary_types::{Clock, InstantTime};
@@ -15,8 +15,18 @@ use tributary_types::{Clock, InstantTime};
 use crate::metrics;
 use crate::target::{TargetState, load_timeline, target_error};
 
-/// Finishes interrupted rollbacks and rolls back dead instants of ours; answers how many. A pending instant of a foreign writer is a
-/// conflict: the target is said to be written by nobody else.
+fn pending_elsewhere(storage: &Storage, action: &str, instant: &InstantTime) -> Error {
+    Error::Conflict {
+        url: storage.url().to_string(),
+        what: format!(
+            "{action} {instant} of another writer is pending while `target.writers = \"exclusive\"`; let that writer \
+             finish it or roll it back"
+        ),
+    }
+}
+
+/// Finishes interrupted rollbacks and rolls back dead instants of ours; answers how many. A pending instant, rollback
+/// or restore of a foreign writer is a conflict: the target is said to be written by nobody else.
 pub(crate) async fn clear_dead_instants(
     storage: &Storage,
     target: &TargetState,
@@ -26,8 +36,15 @@ pub(crate) async fn clear_dead_instants(
     let fail = |e| target_error(storage.url(), "rolling back a dead instant", e);
     let mut done = 0;
     let mut timeline = target.timeline.clone();
+    if let Some(restore) = pending_restores(&timeline).next() {
+        return Err(pending_elsewhere(storage, "restore", restore));
+    }
     loop {
         let Some(rollback) = pending_rollbacks(&timeline).next().cloned() else { break };
+        let (dead, action) = rolled_back_instant(storage, &directory, &rollback).await.map_err(fail)?;
+        if read_owner(storage, &directory, &dead, action).await.map_err(fail)?.is_none() {
+            return Err(pending_elsewhere(storage, "rollback", &rollback));
+        }
         let completed = mint(clock, target, &timeline);
         resume_rollback(storage, &directory, &rollback, &completed).await.map_err(fail)?;
         done += 1;
@@ -37,15 +54,7 @@ pub(crate) async fn clear_dead_instants(
         let Some(dead) = timeline.pending_writes().next().cloned() else { break };
         let owner = read_owner(storage, &directory, &dead.requested, dead.action).await.map_err(fail)?;
         if owner.is_none() {
-            return Err(Error::Conflict {
-                url: storage.url().to_string(),
-                what: format!(
-                    "{} {} of another writer is pending while `target.writers = \"exclusive\"`; let that writer finish \
-                     it or roll it back",
-                    dead.action.as_str(),
-                    dead.requested
-                ),
-            });
+            return Err(pending_elsewhere(storage, dead.action.as_str(), &dead.requested));
         }
         let rollback = mint(clock, target, &timeline);
         let completed = rollback.successor();
@@ -64,11 +73,12 @@ pub(crate) async fn clear_dead_instants(
 /// Removes markers and heartbeats of instants that are over: what a process left that died right after its commit.
 async fn sweep(storage: &Storage, timeline: &Timeline) -> Result<(), Error> {
     let fail = |e| target_error(storage.url(), "removing leftovers of a commit", e);
-    for instant in marked_instants(storage).await.map_err(fail)? {
-        if timeline.find(&instant).is_none_or(|found| !found.is_pending()) {
-            delete_markers(storage, &instant).await.map_err(fail)?;
-            delete_heartbeat(storage, &instant).await.map_err(fail)?;
-        }
+    let over = |instant: &InstantTime| timeline.find(instant).is_none_or(|found| !found.is_pending());
+    for instant in marked_instants(storage).await.map_err(fail)?.iter().filter(|instant| over(instant)) {
+        delete_markers(storage, instant).await.map_err(fail)?;
+    }
+    for instant in own_heartbeats(storage).await.map_err(fail)?.iter().filter(|instant| over(instant)) {
+        delete_heartbeat(storage, instant).await.map_err(fail)?;
     }
     Ok(())
 }

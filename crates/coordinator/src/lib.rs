@@ -7,7 +7,7 @@
 //! begin     under the target's lock: finish what dead batches left, open an instant, pin the target's state
 //! merge     the merge role pulls the rows, runs the SQL, pushes the result to the writer role
 //! commit    the gate on a fresh listing, the metadata table's delta, then one put-if-absent
-//! publish   the record of the batch
+//! publish   table services that are due; the record of the batch
 //! ```
 //!
 //! A failure before the commit rolls the instant back and leaves every cursor where it was. A commit whose answer was
@@ -25,9 +25,11 @@ pub mod metrics;
 mod plan;
 mod pull;
 mod registry;
+mod remains;
 mod schedule;
 mod schema;
 mod service;
+mod services;
 mod settings;
 mod staged;
 mod target;

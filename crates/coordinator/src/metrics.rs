@@ -13,14 +13,28 @@ pub const ROWS: &str = "tributary_coordinator_rows_total";
 pub const ROLLBACKS: &str = "tributary_coordinator_rollbacks_total";
 /// Completing requests whose answer was lost, by what was `found` when the target was read back.
 pub const READ_BACKS: &str = "tributary_coordinator_commit_read_backs_total";
+/// Runs of table services that did something or failed, by `service` and `outcome`.
+pub const SERVICE_RUNS: &str = "tributary_service_runs_total";
+/// What table services did, by `service`: files cleaned, log files compacted, instants archived.
+pub const SERVICE_THINGS: &str = "tributary_service_items_total";
+/// Seconds a table service took, by `service`.
+pub const SERVICE_DURATION: &str = "tributary_service_duration_seconds";
+
+/// Values of the label `service`.
+pub(crate) const CLEAN: &str = "clean";
+pub(crate) const COMPACT_METADATA: &str = "compact-metadata";
+pub(crate) const ARCHIVE: &str = "archive";
 
 /// Name and help text of every metric of this role.
-pub const HELP: [(&str, &str); 5] = [
+pub const HELP: [(&str, &str); 8] = [
     (BATCHES, "Batches that ended, by pipeline and outcome"),
     (DURATION, "Seconds a batch took, by pipeline"),
     (ROWS, "Rows that batches brought into targets, by pipeline"),
     (ROLLBACKS, "Dead instants that were rolled back"),
     (READ_BACKS, "Completing requests whose answer was lost, by what was found when the target was read back"),
+    (SERVICE_RUNS, "Runs of table services that did something or failed, by service and outcome"),
+    (SERVICE_THINGS, "Files cleaned, log files compacted, instants archived, by service"),
+    (SERVICE_DURATION, "Seconds a table service took, by service"),
 ];
 
 /// Registers the series that exist before any batch ran, at zero.
@@ -28,6 +42,12 @@ pub fn register() {
     ::metrics::counter!(ROLLBACKS).increment(0);
     for found in ["committed", "absent", "unknown"] {
         ::metrics::counter!(READ_BACKS, "found" => found).increment(0);
+    }
+    for service in [CLEAN, COMPACT_METADATA, ARCHIVE] {
+        for outcome in ["done", "failed"] {
+            ::metrics::counter!(SERVICE_RUNS, "service" => service, "outcome" => outcome).increment(0);
+        }
+        ::metrics::counter!(SERVICE_THINGS, "service" => service).increment(0);
     }
 }
 

@@ -59,12 +59,16 @@ impl CommitMetadata {
         let raw = if bytes.starts_with(AVRO_MAGIC) {
             HoodieCommitMetadata::from_avro_bytes(bytes)
         } else if bytes.is_empty() {
-            // Some writers leave an empty file for a write without any effect.
-            Ok(HoodieCommitMetadata::default())
+            return Err(Error::corrupt(file, "it is empty: the write was cut off, or the file was damaged"));
         } else {
             HoodieCommitMetadata::from_json_bytes(bytes)
         };
-        raw.map(Self::from_raw).map_err(|e| Error::corrupt(file, e))
+        let raw = raw.map_err(|e| Error::corrupt(file, e))?;
+        // Every field is optional to the decoder; a commit that says nothing of its files is none.
+        if raw.partition_to_write_stats.is_none() {
+            return Err(Error::corrupt(file, "it says nothing of the files that were written"));
+        }
+        Ok(Self::from_raw(raw))
     }
 
     /// The content of a completed commit of table version 8 or 9.

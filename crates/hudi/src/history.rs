@@ -22,6 +22,9 @@ use crate::error::{Error, Result};
 use crate::storage::Storage;
 use crate::timeline::Action;
 
+/// How often a version that is replaced while it is read is looked up again.
+const ATTEMPTS: usize = 3;
+
 /// An instant that left the active timeline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ArchivedInstant {
@@ -53,7 +56,7 @@ pub async fn load_history(storage: &Storage, config: &TableConfig) -> Result<Vec
         return load_logs(storage, config).await;
     }
     let directory = config.history_dir();
-    for _attempt in 0..3 {
+    for _attempt in 0..ATTEMPTS {
         let Some(version) = current_version(storage, &directory).await? else {
             return Ok(Vec::new());
         };
@@ -61,7 +64,7 @@ pub async fn load_history(storage: &Storage, config: &TableConfig) -> Result<Vec
             return Ok(found);
         }
     }
-    Err(Error::Conflict { what: format!("the archive in `{directory}` changed three times while it was read") })
+    Err(changed(&directory))
 }
 
 /// Metadata of archived writes whose extra metadata has `key`, newest completion first.
@@ -76,15 +79,34 @@ pub async fn find_archived_metadata(
     if config.layout == 1 {
         return Err(Error::unsupported("metadata is looked for in the archive of table versions 8 and 9 only"));
     }
-    let Some(version) = current_version(storage, &directory).await? else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
-    for file in manifest_files(storage, &directory, version).await?.unwrap_or_default() {
-        if let Some(bytes) = storage.get(&file).await? {
-            found.extend(read_metadata(&file, bytes, key)?);
+    for _attempt in 0..ATTEMPTS {
+        let Some(version) = current_version(storage, &directory).await? else { return Ok(Vec::new()) };
+        if let Some(mut found) = find_in_version(storage, &directory, version, key).await? {
+            found.sort_by(|(a, _), (b, _)| b.completed.cmp(&a.completed));
+            return Ok(found);
         }
     }
-    found.sort_by(|(a, _), (b, _)| b.completed.cmp(&a.completed));
-    Ok(found)
+    Err(changed(&directory))
+}
+
+/// `None` when an archiver replaced this version meanwhile: a fact that is not found must not count as absent then.
+async fn find_in_version(
+    storage: &Storage,
+    directory: &str,
+    version: u64,
+    key: &str,
+) -> Result<Option<Vec<(ArchivedInstant, CommitMetadata)>>> {
+    let Some(files) = manifest_files(storage, directory, version).await? else { return Ok(None) };
+    let mut found = Vec::new();
+    for file in files {
+        let Some(bytes) = storage.get(&file).await? else { return Ok(None) };
+        found.extend(read_metadata(&file, bytes, key)?);
+    }
+    Ok(Some(found))
+}
+
+fn changed(directory: &str) -> Error {
+    Error::Conflict { what: format!("the archive in `{directory}` changed {ATTEMPTS} times while it was read") }
 }
 
 pub(crate) async fn current_version(storage: &Storage, directory: &str) -> Result<Option<u64>> {

@@ -7,6 +7,7 @@
 //! pending instants.
 
 mod avro;
+mod avro_file;
 mod base_file;
 mod commit;
 mod config;

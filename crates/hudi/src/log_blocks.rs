@@ -89,6 +89,24 @@ impl LogBlock {
     }
 }
 
+/// The blocks of a log file that one completed instant wrote, as every log file of timeline layout 2 is: nothing in it
+/// may be torn, and it cannot be empty. `file` is for messages.
+pub(crate) fn read_whole_blocks(file: &str, bytes: &Bytes) -> Result<Vec<LogBlock>> {
+    let mut at = 0;
+    while at < bytes.len() {
+        at = block_end(bytes, at).ok_or_else(|| {
+            Error::corrupt(
+                file,
+                format!("its instant completed, but the block at byte {at} of {} is torn", bytes.len()),
+            )
+        })?;
+    }
+    if bytes.is_empty() {
+        return Err(Error::corrupt(file, "its instant completed, but it is empty"));
+    }
+    read_blocks(file, bytes)
+}
+
 /// The intact blocks of a log file, in order; `file` is for messages.
 pub(crate) fn read_blocks(file: &str, bytes: &Bytes) -> Result<Vec<LogBlock>> {
     let mut blocks = Vec::new();
@@ -225,5 +243,17 @@ pub(crate) mod tests {
         let at = bytes.len() - LENGTH - 4 - 3 - LENGTH;
         bytes[at..at + LENGTH].copy_from_slice(&99u64.to_be_bytes());
         assert!(read_blocks("x.log", &Bytes::from(bytes)).unwrap_err().to_string().contains("x.log"));
+    }
+
+    #[test]
+    fn a_file_of_a_completed_instant_has_no_torn_block() {
+        let whole = block(5, "1", b"rows");
+        assert_eq!(read_whole_blocks("f", &Bytes::from(whole.clone())).unwrap().len(), 1);
+        for cut in [0, 1, 7, whole.len() - 1] {
+            let torn = Bytes::from(whole[..cut].to_vec());
+            assert!(read_whole_blocks("x.log", &torn).unwrap_err().to_string().contains("x.log"), "cut at {cut}");
+        }
+        let two = Bytes::from([whole.clone(), whole[..9].to_vec()].concat());
+        assert!(read_whole_blocks("x.log", &two).is_err());
     }
 }

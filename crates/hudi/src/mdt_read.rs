@@ -17,9 +17,10 @@ use hudi_core::metadata::table_record::{
     FilesPartitionRecord, MetadataRecordType, decode_files_partition_record_with_schema, parse_avro_schema,
 };
 
+use crate::commit::CommitMetadata;
 use crate::error::{Error, Result};
 use crate::listing::DataFiles;
-use crate::log_blocks::{BlockKind, LogBlock, read_blocks};
+use crate::log_blocks::{BlockKind, LogBlock, read_blocks, read_whole_blocks};
 use crate::mdt_timeline::{MdtTimeline, is_instant};
 use crate::storage::{Entry, Storage};
 use crate::timeline::Timeline;
@@ -30,21 +31,24 @@ const INIT_PREFIX: &str = "00000000000000";
 /// How often a slice that a compaction replaces while it is read is looked up again.
 const ATTEMPTS: usize = 3;
 
-/// File names and sizes by partition path.
+/// The record that lists the partitions.
+pub(crate) const ALL_PARTITIONS: &str = FilesPartitionRecord::ALL_PARTITIONS_KEY;
+
+/// File names and sizes by partition path; under [`ALL_PARTITIONS`] the partitions themselves.
 pub(crate) type Listing = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// Every data file that the metadata table lists; `data` is the table's own timeline.
 pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<DataFiles> {
     let mut attempt = 1;
     let listing = loop {
-        match read_listing(storage, data).await {
+        match read_merged(storage, data).await {
             // Compacted and cleaned since it was listed.
             Err(Error::Gone { .. }) if attempt < ATTEMPTS => attempt += 1,
-            other => break other?,
+            other => break other?.0,
         }
     };
     let mut found = DataFiles::default();
-    for (partition, files) in listing {
+    for (partition, files) in listing.into_iter().filter(|(key, _)| key != ALL_PARTITIONS) {
         for (name, bytes) in files {
             let path = if partition.is_empty() { name } else { format!("{partition}/{name}") };
             found.add(&path, bytes)?;
@@ -53,7 +57,8 @@ pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<Dat
     Ok(found)
 }
 
-async fn read_listing(storage: &Storage, data: &Timeline) -> Result<Listing> {
+/// The newest slice and what its records say together.
+pub(crate) async fn read_merged(storage: &Storage, data: &Timeline) -> Result<(Listing, Slice)> {
     let (files, _) = storage.list_level(FILES_DIRECTORY).await?;
     let layout = data.layout();
     let (instants, _) = storage.list_level(MdtTimeline::directory(layout)).await?;
@@ -68,6 +73,9 @@ async fn read_listing(storage: &Storage, data: &Timeline) -> Result<Listing> {
         contents.push((path.as_str(), bytes.ok_or_else(|| Error::Gone { file: path.clone() })?));
     }
     let (base, logs) = contents.split_at(usize::from(slice.base.is_some()));
+    if layout != 1 {
+        check_complete(storage, &slice, logs, &own).await?;
+    }
     let valid = valid_instants(data, &own);
     let mut listing = Listing::new();
     for (path, bytes) in base {
@@ -76,21 +84,54 @@ async fn read_listing(storage: &Storage, data: &Timeline) -> Result<Listing> {
     for (path, block) in valid_blocks(logs, &valid)? {
         merge_hfile(&mut listing, path, &block.content, block.schema())?;
     }
-    Ok(listing)
+    Ok((listing, slice))
+}
+
+/// Refuses a slice that lacks a log file, or part of one, that its timeline says was written: what it would list is an
+/// older state of the table, and rows of the newer one would silently be missing.
+async fn check_complete(storage: &Storage, slice: &Slice, logs: &[(&str, Bytes)], own: &MdtTimeline) -> Result<()> {
+    for (path, bytes) in logs {
+        read_whole_blocks(path, bytes).map_err(|e| Error::unsupported(e.to_string()))?;
+    }
+    let base = slice.base.as_deref().and_then(|path| hfile_instant(name_of(path))).unwrap_or_default();
+    let logged: HashSet<&str> =
+        slice.logs.iter().filter_map(|path| log_instant(name_of(path))).map(|(instant, _)| instant).collect();
+    let directory = MdtTimeline::directory(2);
+    let unlogged: Vec<String> = own
+        .completed()
+        .filter(|instant| !logged.contains(instant))
+        .filter_map(|instant| own.completion(instant).map(|completed| (instant, completed)))
+        .filter(|(_, completed)| *completed >= base)
+        .map(|(instant, completed)| format!("{directory}/{instant}_{completed}.deltacommit"))
+        .collect();
+    // Deltas without a file of this partition are few: most writes change files.
+    for (file, bytes) in unlogged.iter().zip(storage.read_all(&unlogged).await?) {
+        let Some(bytes) = bytes else { continue };
+        let metadata = CommitMetadata::decode(file, &bytes)?;
+        let log = metadata.stats.iter().find(|stat| stat.path.starts_with("files/") && stat.path.contains(".log."));
+        if let Some(log) = log {
+            return Err(Error::unsupported(format!("`.hoodie/metadata/{}` is gone, which `{file}` names", log.path)));
+        }
+    }
+    Ok(())
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The newest file slice: paths of the HFile and of the log files after it, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Slice {
-    base: Option<String>,
-    logs: Vec<String>,
+pub(crate) struct Slice {
+    pub(crate) base: Option<String>,
+    pub(crate) logs: Vec<String>,
 }
 
 fn newest_slice<'a>(layout: u32, paths: impl Iterator<Item = &'a str>, own: &MdtTimeline) -> Slice {
     let mut base: Option<(&str, &str)> = None;
     let mut logs = Vec::new();
     for path in paths {
-        let name = path.rsplit('/').next().unwrap_or(path);
+        let name = name_of(path);
         if let Some(instant) = hfile_instant(name) {
             if own.is_committed(instant) && base.is_none_or(|(newest, _)| newest < instant) {
                 base = Some((instant, path));
@@ -119,12 +160,12 @@ fn newest_slice<'a>(layout: u32, paths: impl Iterator<Item = &'a str>, own: &Mdt
 }
 
 /// `<file id>_<write token>_<instant>.hfile`.
-fn hfile_instant(name: &str) -> Option<&str> {
+pub(crate) fn hfile_instant(name: &str) -> Option<&str> {
     name.strip_suffix(".hfile")?.rsplit_once('_').map(|(_, instant)| instant).filter(|instant| is_instant(instant))
 }
 
 /// `.<file id>_<instant>.log.<version>_<write token>`.
-fn log_instant(name: &str) -> Option<(&str, u32)> {
+pub(crate) fn log_instant(name: &str) -> Option<(&str, u32)> {
     let (_file_id, rest) = name.strip_prefix('.')?.split_once('_')?;
     let (instant, rest) = rest.split_once(".log.")?;
     let (version, _write_token) = rest.split_once('_')?;
@@ -182,9 +223,7 @@ fn merge_hfile(listing: &mut Listing, file: &str, bytes: &Bytes, schema: Option<
 
 fn merge_record(listing: &mut Listing, file: &str, raw: &HFileRecord, record: FilesPartitionRecord) -> Result<()> {
     match record.record_type {
-        // Which partitions there are follows from their own records.
-        MetadataRecordType::AllPartitions => return Ok(()),
-        MetadataRecordType::Files => {}
+        MetadataRecordType::AllPartitions | MetadataRecordType::Files => {}
         other => {
             let key = raw.key_as_str().unwrap_or_default();
             return Err(Error::corrupt(file, format!("record `{key}` of type {other:?} among file listings")));

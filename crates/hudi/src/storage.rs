@@ -97,6 +97,18 @@ impl Storage {
         self.lock.clone()
     }
 
+    /// Whether both are one place: symbolic links, `.` and trailing slashes make no difference.
+    pub fn is_at(&self, other: &Storage) -> bool {
+        match (&self.lock, &other.lock) {
+            (LockKind::File(left), LockKind::File(right)) => {
+                left == right
+                    || std::fs::canonicalize(left)
+                        .is_ok_and(|left| std::fs::canonicalize(right).is_ok_and(|right| left == right))
+            }
+            _ => self.url == other.url,
+        }
+    }
+
     /// The store itself, for parquet readers and writers.
     pub fn store(&self) -> Arc<dyn ObjectStore> {
         Arc::clone(&self.store)

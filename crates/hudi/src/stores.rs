@@ -89,10 +89,37 @@ fn open_local(url: &str, path: PathBuf) -> Result<Storage> {
         return Err(location(url, "`..` is not allowed in a table's path"));
     }
     let base = Path::from_absolute_path(&absolute).map_err(|e| location(url, e))?;
-    let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+    // A directory of markers is left empty by each batch: without this they would pile up.
+    let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new().with_automatic_cleanup(true));
     Ok(Storage::new(store, base, url.trim_end_matches('/'), LockKind::File(absolute)))
 }
 
 fn location(url: &str, detail: impl std::fmt::Display) -> Error {
-    Error::Location { url: url.to_string(), detail: detail.to_string() }
+    Error::Location { url: without_secrets(url), detail: detail.to_string() }
+}
+
+/// The URL without user and password: messages end up in logs.
+fn without_secrets(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            match authority.rsplit_once('@') {
+                Some((_, host)) => format!("{scheme}://***@{host}{path}"),
+                None => url.to_string(),
+            }
+        }
+        None => url.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_in_a_url_are_refused_and_not_repeated() {
+        let refused = SystemStores::new().open("s3://key:secretpw@bucket/table").unwrap_err().to_string();
+        assert!(refused.contains("s3://***@bucket/table") && refused.contains("environment"), "{refused}");
+        assert!(!refused.contains("secretpw"), "{refused}");
+    }
 }

@@ -4,14 +4,23 @@
 //! Each function here is one step of a transaction and does only I/O; the order of the steps and every decision
 //! between them is the coordinator's.
 
+mod archive;
+mod clean;
+mod clean_records;
+mod compact;
 mod create;
 mod lease;
 mod lock;
+mod lsm;
 mod markers;
 mod metadata;
 mod pending;
+mod retain;
 mod rollback;
 
+pub use archive::{Keep, archive_timelines, finish_archiving};
+pub use clean::{Cleaned, cleaned_files, execute_clean, find_cleanable, pending_cleans, request_clean};
+pub use compact::{Compacted, compact_metadata, deltas_since_compaction, metadata_timeline, undo_compactions};
 pub use create::{NewTable, create_table, replace_untouched};
 pub use lease::LeaseSettings;
 pub use lock::{LockKind, LockOwner, TableLock, acquire_lock};
@@ -20,7 +29,10 @@ pub use markers::{
 };
 pub use metadata::{FileChange, METADATA_DIR, undo_delta, write_delta};
 pub use pending::{
-    Owner, begin_instant, complete_instant, delete_heartbeat, find_completion, mint_instant, read_owner,
-    write_heartbeat,
+    Owner, begin_instant, complete_instant, delete_heartbeat, find_completion, mint_instant, own_heartbeats,
+    read_owner, write_heartbeat,
 };
-pub use rollback::{RolledBack, pending_rollbacks, resume_rollback, rollback_instant};
+pub use retain::CleanPlan;
+pub use rollback::{
+    RolledBack, pending_restores, pending_rollbacks, resume_rollback, rollback_instant, rolled_back_instant,
+};

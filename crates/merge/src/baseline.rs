@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plain DataFusion over plain parquet files: what bounds the speed of a batch, for benchmarks.
 
+use datafusion::config::TableParquetOptions;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::error::Result;
 use datafusion::execution::context::SessionContext;
@@ -31,7 +32,10 @@ pub async fn scan(files: &[Files], sql: &str, parallelism: usize) -> Result<u64>
 pub async fn write(files: &[Files], sql: &str, directory: &str, parallelism: usize) -> Result<()> {
     let context = context(files, parallelism).await?;
     let result = context.sql(sql).await?;
-    result.write_parquet(directory, DataFrameWriteOptions::new(), None).await.map(drop)
+    // As Tributary compresses: DataFusion's own default is a slower level.
+    let mut options = TableParquetOptions::default();
+    options.global.compression = Some("zstd(1)".to_string());
+    result.write_parquet(directory, DataFrameWriteOptions::new(), Some(options)).await.map(drop)
 }
 
 async fn context(files: &[Files], parallelism: usize) -> Result<SessionContext> {

@@ -167,7 +167,7 @@ impl Bench {
             writer: Arc::default(),
             sources: Vec::new(),
             limits: limits(1 << 30),
-            settings: Settings::default(),
+            settings: Settings { own_threads: false, ..Settings::default() },
             split_bytes: 1,
         }
     }

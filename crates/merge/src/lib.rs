@@ -29,6 +29,7 @@ mod output;
 mod placeholders;
 mod planner;
 mod predicate;
+mod queries;
 mod relation;
 mod sandbox;
 mod scan;

@@ -25,6 +25,7 @@ use crate::joins::{Failure, Joins, choose, estimate_build_bytes, has_hash_join, 
 use crate::metrics::{self, SortMergeCause};
 use crate::output;
 use crate::placeholders::{Reference, View, bind, usage};
+use crate::queries;
 use crate::settings::Settings;
 
 /// How long a query that was given up may take to give its memory back before the next attempt starts regardless.
@@ -97,7 +98,7 @@ impl Service {
             metrics::sort_merge_chosen(SortMergeCause::Estimate);
             attempt = self.engine.plan(job, Joins::SortMerge).await?;
         }
-        let error = match first_rows(&attempt).await {
+        let error = match first_rows(&attempt, self.engine.settings.own_threads).await {
             Ok((first, query)) => {
                 return Ok(Started { attempt, first, query, spilled_before: 0 });
             }
@@ -123,7 +124,7 @@ impl Service {
             warn!(bytes = pool.reserved(), "a query that was given up still holds memory");
         }
         let attempt = self.engine.plan(job, Joins::SortMerge).await?;
-        match first_rows(&attempt).await {
+        match first_rows(&attempt, self.engine.settings.own_threads).await {
             Ok((first, query)) => Ok(Started { attempt, first, query, spilled_before }),
             Err(error) => Err(from_execution(&error, attempt.pool.share(), job.limits.spill_bytes)),
         }
@@ -252,8 +253,11 @@ fn pinned(references: Vec<Reference>, sources: &[MergeSource]) -> Result<Vec<Nam
 }
 
 /// Starts an attempt and waits for its first rows: until then nothing is handed over, and it can be given up.
-async fn first_rows(attempt: &Attempt) -> Result<(Option<RecordBatch>, SendableRecordBatchStream), DataFusionError> {
-    let mut query = attempt.start()?;
+async fn first_rows(
+    attempt: &Attempt,
+    own_threads: bool,
+) -> Result<(Option<RecordBatch>, SendableRecordBatchStream), DataFusionError> {
+    let mut query = if own_threads { queries::start(attempt)? } else { attempt.start()? };
     loop {
         match query.next().await {
             Some(Ok(batch)) if batch.num_rows() == 0 => {}

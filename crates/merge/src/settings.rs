@@ -27,6 +27,9 @@ pub struct Settings {
     pub max_rows: Option<u64>,
     /// Where temporary files go; absent: the system's temporary directory.
     pub spill_dir: Option<PathBuf>,
+    /// Whether queries compute on threads of their own, so that one that never pauses holds up nothing else. Off, they
+    /// compute where their caller runs: where a test decides how time passes.
+    pub own_threads: bool,
 }
 
 impl Default for Settings {
@@ -41,6 +44,7 @@ impl Default for Settings {
             max_plan_nodes: 20_000,
             max_rows: None,
             spill_dir: None,
+            own_threads: true,
         }
     }
 }

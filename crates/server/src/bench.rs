@@ -18,7 +18,7 @@ use tributary_api::coordinator::{BatchStatus, RunRequest};
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation};
 use tributary_hudi::SystemStores;
 use tributary_merge::baseline::{self, Files};
-use tributary_types::pipeline::Pipeline;
+use tributary_types::pipeline::{Limits, Pipeline};
 use tributary_types::{Clock, Cursor, MemoryBudget, Outcome, RequestId, SourceName, SystemClock};
 
 use crate::embedded::Embedded;
@@ -55,12 +55,19 @@ pub struct Ratio {
     pub bound: f64,
     /// Most memory counted in any run of ours, in bytes; 0 where a stage counts none.
     pub peak_memory: u64,
+    /// The budget of memory that a run of ours was given, in bytes; 0 where a stage counts none.
+    pub memory_bound: u64,
 }
 
 impl Ratio {
     /// The middle of the pairs' ratios.
     pub fn median(&self) -> f64 {
         self.ratios.get(self.ratios.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Whether the ratio and the memory are within their bounds.
+    pub fn holds(&self) -> bool {
+        self.median() <= self.bound && self.peak_memory <= self.memory_bound
     }
 
     fn new(name: &'static str, against: &'static str, bound: f64) -> Self {
@@ -72,6 +79,7 @@ impl Ratio {
             ratios: Vec::new(),
             bound,
             peak_memory: 0,
+            memory_bound: 0,
         }
     }
 
@@ -220,6 +228,7 @@ async fn measure_batch(roles: &Embedded, directory: &Path, sources: &[Made], pla
         baseline::write(&files, &sql, &out, plan.parallelism).await?;
         let theirs_took = began.elapsed().as_secs_f64();
         ratio.peak_memory = ratio.peak_memory.max(status.peak_memory);
+        ratio.memory_bound = Limits::default().memory.0;
         if run > 0 {
             ratio.add(ours_took, theirs_took);
         }
@@ -280,5 +289,10 @@ mod tests {
             ratio.add(ours, theirs);
         }
         assert!((ratio.median() - 2.0).abs() < f64::EPSILON);
+        assert!(!ratio.holds(), "2 is over 1");
+        ratio.bound = 2.0;
+        assert!(ratio.holds());
+        ratio.peak_memory = 1;
+        assert!(!ratio.holds(), "more memory than was given");
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Logs and metrics of the process.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -14,6 +15,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 pub fn init_logs(json: bool) {
     let filter = EnvFilter::try_from_env("TRIBUTARY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logs = logs.with_ansi(std::io::stderr().is_terminal());
     // A second initialisation, as in tests, keeps the first.
     let _ = if json { logs.json().try_init() } else { logs.try_init() };
 }

@@ -48,10 +48,12 @@ fn files_of(timeline: &Path, instant: &str) -> Vec<PathBuf> {
     paths.filter(|path| path.is_file() && name_of(path).starts_with(instant)).collect()
 }
 
-fn write_rows(path: &Path, rows: &[(String, String, String, Vec<u8>)]) {
-    let text = |pick: fn(&(String, String, String, Vec<u8>)) -> &String| -> ArrayRef {
-        Arc::new(StringArray::from_iter_values(rows.iter().map(pick)))
-    };
+/// Instant, completion, action and metadata.
+type Row = (String, String, String, Vec<u8>);
+
+fn write_rows(path: &Path, rows: &[Row]) {
+    let text =
+        |pick: fn(&Row) -> &String| -> ArrayRef { Arc::new(StringArray::from_iter_values(rows.iter().map(pick))) };
     let metadata: ArrayRef = Arc::new(BinaryArray::from_iter_values(rows.iter().map(|row| &row.3)));
     let columns = vec![
         ("instantTime", text(|row| &row.0)),

@@ -14,6 +14,7 @@ const SCHEME: &str = "memory://";
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStores {
     store: Arc<InMemory>,
+    unlocked: bool,
 }
 
 impl MemoryStores {
@@ -25,7 +26,13 @@ impl MemoryStores {
     /// A store of its own with the same content.
     #[must_use]
     pub fn fork(&self) -> Self {
-        MemoryStores { store: Arc::new(self.store.fork()) }
+        MemoryStores { store: Arc::new(self.store.fork()), ..self.clone() }
+    }
+
+    /// The same store with locks that keep nobody out: as if every lock lied.
+    #[must_use]
+    pub fn without_locks(&self) -> Self {
+        MemoryStores { unlocked: true, ..self.clone() }
     }
 }
 
@@ -34,6 +41,7 @@ impl Stores for MemoryStores {
         let Some(path) = url.strip_prefix(SCHEME) else {
             return Err(Error::Location { url: url.to_string(), detail: format!("it does not begin with {SCHEME}") });
         };
-        Ok(Storage::new(Arc::clone(&self.store) as _, Path::from(path), url, LockKind::Lease))
+        let lock = if self.unlocked { LockKind::Process(Arc::default()) } else { LockKind::Lease };
+        Ok(Storage::new(Arc::clone(&self.store) as _, Path::from(path), url, lock))
     }
 }

@@ -35,10 +35,11 @@ pub(crate) fn first_missing_group<'a>(
             match previous {
                 // A log for a compaction that is under way says nothing of what was there before it.
                 Some(previous) if !was_there(&previous) => continue,
-                Some(previous) if of_interest(&group) => {
-                    if !slices.get(&group).is_some_and(|slice| has_instant(slice, &previous)) {
-                        return Ok(Some(group));
-                    }
+                Some(previous)
+                    if of_interest(&group)
+                        && !slices.get(&group).is_some_and(|slice| has_instant(slice, &previous)) =>
+                {
+                    return Ok(Some(group));
                 }
                 _ => {}
             }

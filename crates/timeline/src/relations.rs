@@ -260,7 +260,7 @@ impl Pinning<'_> {
             what: format!(
                 "log compaction {compaction} put rows of this window and rows of other commits under its own commit \
                  time, and a compaction followed: what changed cannot be told. Read windows that hold all of the \
-                 commits it put together or none, or reset the source to `snapshot`"
+                 commits it put together or none, or give the source another name and `start = \"snapshot\"`"
             ),
         }
     }

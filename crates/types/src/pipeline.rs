@@ -15,6 +15,10 @@ use crate::cursor::Cursor;
 use crate::instant::InstantTime;
 use crate::names::{PipelineName, SourceName};
 
+mod services;
+
+pub use services::Services;
+
 /// A whole pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -266,6 +270,9 @@ pub struct Target {
     /// Write partition paths as `column=value`.
     #[serde(default = "yes")]
     pub hive_style: bool,
+    /// What keeps the table small.
+    #[serde(default)]
+    pub services: Services,
 }
 
 fn default_table_version() -> u32 {
@@ -577,6 +584,7 @@ impl Pipeline {
                 }
             }
         }
+        problems.extend(target.services.problems());
         if self.sources.iter().any(|source| same_path(&source.path, &target.path)) {
             problems.push(format!("`target.path` `{}` is also a source: a batch would read itself", target.path));
         }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Markers: one empty file per data file that an instant may have written, so that a rollback finds them all.
 
+use std::collections::BTreeSet;
+
 use futures::{StreamExt, TryStreamExt};
 use tributary_types::InstantTime;
 
@@ -53,11 +55,13 @@ pub async fn list_markers(storage: &Storage, instant: &InstantTime) -> Result<Ve
     Ok(markers)
 }
 
-/// Instants that have markers, live or dead.
+/// Instants that have markers, live or dead. Empty directories, which a local disk keeps, are not looked at.
 pub async fn marked_instants(storage: &Storage) -> Result<Vec<InstantTime>> {
-    let (_, directories) = storage.list_level(TEMP).await?;
-    let names = directories.iter().filter_map(|path| path.rsplit('/').next());
-    Ok(names.filter_map(|name| name.parse().ok()).collect())
+    let listed = storage.list(TEMP).await?;
+    let directories =
+        listed.iter().filter_map(|entry| entry.path.strip_prefix(TEMP)?.trim_start_matches('/').split('/').next());
+    let instants: BTreeSet<InstantTime> = directories.filter_map(|name| name.parse().ok()).collect();
+    Ok(instants.into_iter().collect())
 }
 
 /// Removes the markers of an instant that is over.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use hudi_core::file_group::log_file::log_block::{BlockMetadataKey, BlockType};
 use hudi_core::file_group::log_file::writer::LogFileWriter;
-use hudi_core::hfile::HFileWriter;
+use hudi_core::hfile::{HFileBuilder, HFileWriter};
 use hudi_core::metadata::table::encode::{FilesMetadataEntry, encode_files_record, hoodie_metadata_schema_json};
 use hudi_core::metadata::table::records::{FilesPartitionRecord, MetadataRecordType};
 use tributary_types::InstantTime;
@@ -16,6 +16,7 @@ use tributary_types::InstantTime;
 use crate::commit::{CommitMetadata, WriteStat};
 use crate::config::table_checksum;
 use crate::error::{Error, Result};
+use crate::mdt_read::{ALL_PARTITIONS, Listing};
 use crate::properties::format_property;
 use crate::storage::{PutNew, Storage};
 use crate::timeline::{Action, completed_path, inflight_path, requested_path};
@@ -23,8 +24,10 @@ use crate::timeline::{Action, completed_path, inflight_path, requested_path};
 /// The metadata table, relative to its data table.
 pub const METADATA_DIR: &str = ".hoodie/metadata";
 const TIMELINE: &str = ".hoodie/metadata/.hoodie/timeline";
-const FILES: &str = "files";
-const FILES_GROUP: &str = "files-0000-0";
+pub(super) const FILES: &str = "files";
+pub(super) const FILES_GROUP: &str = "files-0000-0";
+/// Bytes of an HFile's block, as Java cuts them (`hoodie.hfile.block.size`).
+const HFILE_BLOCK_BYTES: usize = 1 << 20;
 /// The instant that initialises the `files` partition of a fresh table.
 const INIT_INSTANT: &str = "00000000000000000";
 
@@ -160,6 +163,35 @@ fn files_records(changes: &[FileChange]) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(records)
 }
 
+/// The HFile of a compaction and the number of its records: a record per partition that has files, and one that lists
+/// the partitions.
+pub(super) fn compacted_hfile(mut listing: Listing) -> Result<(Vec<u8>, usize)> {
+    let partitions: Vec<String> = match listing.remove(ALL_PARTITIONS) {
+        Some(partitions) => partitions.into_keys().collect(),
+        None => listing.keys().cloned().collect(),
+    };
+    let entry = |name: String, bytes: u64| FilesMetadataEntry { name, size: bytes as i64, is_deleted: false };
+    let all = partitions.iter().map(|partition| entry(partition_key(partition).to_string(), 0)).collect();
+    let mut records =
+        vec![(ALL_PARTITIONS.to_string(), encode(ALL_PARTITIONS, MetadataRecordType::AllPartitions, all)?)];
+    for (partition, files) in listing.into_iter().filter(|(_, files)| !files.is_empty()) {
+        let key = partition_key(&partition);
+        let files = files.into_iter().map(|(name, bytes)| entry(name, bytes)).collect();
+        records.push((key.to_string(), encode(key, MetadataRecordType::Files, files)?));
+    }
+    records.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
+    let failed = |e: &dyn std::fmt::Display| Error::corrupt("metadata HFile", e);
+    let mut info = BTreeMap::from([("schema".to_string(), schema()?.as_bytes().to_vec())]);
+    for (name, record) in [("minRecordKey", records.first()), ("maxRecordKey", records.last())] {
+        info.extend(record.map(|(key, _)| (name.to_string(), key.as_bytes().to_vec())));
+    }
+    let mut builder = HFileBuilder::new(HFILE_BLOCK_BYTES);
+    for (key, value) in &records {
+        builder.append(key.as_bytes(), value).map_err(|e| failed(&e))?;
+    }
+    Ok((builder.finish(info).map_err(|e| failed(&e))?, records.len()))
+}
+
 fn partition_key(partition: &str) -> &str {
     if partition.is_empty() { FilesPartitionRecord::NON_PARTITIONED_NAME } else { partition }
 }
@@ -173,7 +205,7 @@ fn hfile(records: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
     HFileWriter::write(records, info).map_err(|e| Error::corrupt("metadata HFile", e))
 }
 
-fn schema() -> Result<&'static str> {
+pub(super) fn schema() -> Result<&'static str> {
     hoodie_metadata_schema_json().map_err(|e| Error::corrupt("metadata schema", e))
 }
 

@@ -101,6 +101,21 @@ pub async fn delete_heartbeat(storage: &Storage, requested: &InstantTime) -> Res
     storage.delete(&format!("{HEARTBEATS}/{requested}")).await
 }
 
+/// Instants of ours that have a heartbeat, live or dead.
+pub async fn own_heartbeats(storage: &Storage) -> Result<Vec<InstantTime>> {
+    let (listed, _) = storage.list_level(HEARTBEATS).await?;
+    let mut found = Vec::new();
+    for entry in &listed {
+        let Ok(instant) = entry.name().parse::<InstantTime>() else { continue };
+        let bytes = storage.get(&entry.path).await?;
+        // Those of other writers are empty.
+        if bytes.is_some_and(|bytes| serde_json::from_slice::<Owner>(&bytes).is_ok()) {
+            found.push(instant);
+        }
+    }
+    Ok(found)
+}
+
 /// The completion time of an instant, if any completed file of it exists. More than one is corruption.
 pub async fn find_completion(
     storage: &Storage,

@@ -170,11 +170,31 @@ async fn refuse_completed(storage: &Storage, timeline_dir: &str, dead: &InstantT
     }
 }
 
+/// The instant that a pending rollback removes, and its action, by the stored plan.
+pub async fn rolled_back_instant(
+    storage: &Storage,
+    timeline_dir: &str,
+    rollback: &InstantTime,
+) -> Result<(InstantTime, Action)> {
+    let path = requested_path(timeline_dir, rollback, Action::Rollback);
+    let plan =
+        HoodieRollbackPlan::from_avro_bytes(&storage.read(&path).await?).map_err(|e| Error::corrupt(&path, e))?;
+    let dead = plan.instant_to_rollback.ok_or_else(|| Error::corrupt(&path, "it names no instant"))?;
+    let action = Action::parse(&dead.action).ok_or_else(|| Error::corrupt(&path, "it names no known action"))?;
+    Ok((dead.commit_time.parse().map_err(|e| Error::corrupt(&path, e))?, action))
+}
+
 /// Pending rollbacks of a timeline, which must be finished before anything else is begun.
 pub fn pending_rollbacks(timeline: &Timeline) -> impl Iterator<Item = &InstantTime> {
-    timeline
-        .instants()
-        .iter()
-        .filter(|instant| instant.is_pending() && instant.action == Action::Rollback)
-        .map(|instant| &instant.requested)
+    pending(timeline, Action::Rollback)
+}
+
+/// Pending restores of a timeline: nothing is begun or completed beside one.
+pub fn pending_restores(timeline: &Timeline) -> impl Iterator<Item = &InstantTime> {
+    pending(timeline, Action::Restore)
+}
+
+fn pending(timeline: &Timeline, action: Action) -> impl Iterator<Item = &InstantTime> {
+    let instants = timeline.instants().iter();
+    instants.filter(move |instant| instant.is_pending() && instant.action == action).map(|instant| &instant.requested)
 }

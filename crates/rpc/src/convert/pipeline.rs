@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tributary_types::pipeline::{ByteSize, Limits, Pipeline, Source, Span, Start, Target, Transform};
+use tributary_types::pipeline::{ByteSize, Limits, Pipeline, Services, Source, Span, Start, Target, Transform};
 use tributary_types::{PipelineName, SourceName};
 
 use super::{Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, required};
@@ -126,6 +126,11 @@ fn target_to_proto(target: &Target) -> proto::Target {
         writers: target.writers.to_wire(),
         on_null_key: target.on_null_key.to_wire(),
         hive_style: Some(target.hive_style),
+        services: Some(proto::Services {
+            clean_commits: Some(target.services.clean_commits),
+            archive_commits: Some(target.services.archive_commits),
+            compact_metadata_commits: Some(target.services.compact_metadata_commits),
+        }),
     }
 }
 
@@ -142,7 +147,17 @@ fn target_from_proto(target: proto::Target) -> Result<Target, Malformed> {
         writers: WireEnum::from_wire(target.writers)?,
         on_null_key: WireEnum::from_wire(target.on_null_key)?,
         hive_style: target.hive_style.unwrap_or(DEFAULT_HIVE_STYLE),
+        services: services_from_proto(target.services.unwrap_or_default()),
     })
+}
+
+fn services_from_proto(services: proto::Services) -> Services {
+    let defaults = Services::default();
+    Services {
+        clean_commits: services.clean_commits.unwrap_or(defaults.clean_commits),
+        archive_commits: services.archive_commits.unwrap_or(defaults.archive_commits),
+        compact_metadata_commits: services.compact_metadata_commits.unwrap_or(defaults.compact_metadata_commits),
+    }
 }
 
 fn limits_from_proto(limits: proto::Limits) -> Result<Limits, Malformed> {

@@ -7,8 +7,8 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, Limits, OnHole, OnLate, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Source,
-    SourceKind, Span, Start, TableType, Target, Transform, Writers,
+    ByteSize, Consistency, Limits, OnHole, OnLate, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode,
+    Services, Source, SourceKind, Span, Start, TableType, Target, Transform, Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
@@ -104,6 +104,7 @@ pub(crate) fn pipeline() -> Pipeline {
             writers: Writers::Exclusive,
             on_null_key: OnNullKey::Drop,
             hive_style: false,
+            services: Services { clean_commits: 3, archive_commits: 0, compact_metadata_commits: 7 },
         },
         limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },
     }
@@ -132,6 +133,7 @@ fn what_a_client_leaves_out_of_a_pipeline_has_the_defaults_of_a_pipeline_file() 
     assert_eq!(arrived.sources[0].num_instants, 5);
     assert_eq!(arrived.sources[0].start, None);
     assert_eq!((arrived.target.table_version, arrived.target.hive_style), (9, true));
+    assert_eq!(arrived.target.services, Services::default());
     assert_eq!(arrived.limits, Limits::default());
 }
 

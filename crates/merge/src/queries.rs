@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where queries run: on threads of their own.
+//!
+//! An operator may compute for long without a pause, and what never pauses cannot be stopped. On the threads of the
+//! process it would take the place of everything else: answers to callers, heartbeats, the end of the process. These
+//! threads end with the process, whatever runs on them.
+
+use std::sync::OnceLock;
+
+use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
+use futures::StreamExt;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::engine::Attempt;
+
+static THREADS: OnceLock<Runtime> = OnceLock::new();
+
+fn threads() -> Result<&'static Runtime, DataFusionError> {
+    if let Some(threads) = THREADS.get() {
+        return Ok(threads);
+    }
+    let made = Builder::new_multi_thread().thread_name("query").enable_all().build();
+    let made = made.map_err(DataFusionError::IoError)?;
+    // Another query may have been first: then its threads are used, and these end unused.
+    Ok(THREADS.get_or_init(|| made))
+}
+
+/// Starts an attempt; its rows are computed on the threads of queries, one batch ahead of the reader.
+pub(crate) fn start(attempt: &Attempt) -> Result<SendableRecordBatchStream, DataFusionError> {
+    let threads = threads()?;
+    let _context = threads.enter();
+    let mut query = attempt.start()?;
+    let mut builder = RecordBatchReceiverStreamBuilder::new(query.schema(), 1);
+    let sender = builder.tx();
+    // Dropping the reader aborts the task, where it pauses.
+    builder.spawn(async move {
+        while let Some(batch) = query.next().await {
+            if sender.send(batch).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    });
+    Ok(builder.build())
+}
