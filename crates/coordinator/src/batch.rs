@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tributary_api::Stop;
 use tributary_api::checkpoint::Resolved;
-use tributary_api::coordinator::{BatchStatus, Error, RunRequest, SourceStatus, Written};
+use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
 use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
-use tributary_api::timeline::WindowReport;
 use tributary_api::writer::{self, StageRequest, TargetSlice};
 use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
 use tributary_hudi::{Action, Storage, Timeline, current_slices};
@@ -26,7 +25,8 @@ use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
 use crate::plan::{Opening, Plans, merge_sources, open, plan_sources, sql_of, window_of};
-use crate::remains::{refuse_damaged, refuse_remains};
+use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
+use crate::report::{committed_sources, written};
 use crate::service::Inner;
 use crate::services::TableServices;
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
@@ -180,23 +180,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// A batch that wrote into a table that it reads would read itself, whichever way the path is written.
-    fn refuse_reading_the_target(&self) -> Result<(), Error> {
-        for source in &self.request.pipeline.sources {
-            // A location that cannot be opened is reported by whoever reads it.
-            let Ok(storage) = self.inner.stores.open(&source.path) else { continue };
-            if storage.is_at(&self.storage) {
-                return Err(Error::Target {
-                    url: self.storage.url().to_string(),
-                    what: format!("it is also source `{}`: a batch would read itself", source.name),
-                });
-            }
-        }
-        Ok(())
-    }
-
     async fn prepare(&mut self) -> Result<Preparation, Error> {
-        self.refuse_reading_the_target()?;
+        refuse_reading_the_target(self.inner.stores.as_ref(), &self.request.pipeline, &self.storage)?;
         let mut existing = self.unless_stopped(TargetState::load(&self.storage)).await?;
         if let Some(target) = &existing
             && self.make_ready(target).await?
@@ -592,26 +577,4 @@ pub(crate) async fn give_back(lock: TableLock) {
     if let Err(error) = lock.release().await {
         tracing::warn!(error = &error as &dyn std::error::Error, "the target's lock stays until it lapses");
     }
-}
-
-fn written(merged: &Merged) -> Written {
-    let files = &merged.staged.files;
-    Written {
-        rows: merged.staged.rows_in,
-        inserts: files.iter().map(|file| file.inserts).sum(),
-        updates: files.iter().map(|file| file.updates).sum(),
-        files: files.len() as u64,
-        bytes: files.iter().map(|file| file.bytes).sum(),
-    }
-}
-
-/// The sources of a commit, as far as its cursors tell.
-fn committed_sources(checkpoint: &Checkpoint) -> Vec<SourceStatus> {
-    let one = |(name, source): (&tributary_types::SourceName, &SourceCheckpoint)| SourceStatus {
-        source: name.clone(),
-        window: source.window.clone(),
-        report: WindowReport::default(),
-        rows: 0,
-    };
-    checkpoint.sources.iter().map(one).collect()
 }

@@ -26,6 +26,7 @@ mod plan;
 mod pull;
 mod registry;
 mod remains;
+mod report;
 mod schedule;
 mod schema;
 mod service;

@@ -3,7 +3,8 @@
 
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::METADATA_DIR;
-use tributary_hudi::{Storage, has_file_listing, list_directories};
+use tributary_hudi::{Storage, Stores, has_file_listing, list_directories};
+use tributary_types::pipeline::Pipeline;
 
 use crate::target::{TargetState, target_error};
 
@@ -58,6 +59,25 @@ pub(crate) async fn refuse_remains(storage: &Storage) -> Result<(), Error> {
             ),
         )),
     }
+}
+
+/// A batch that wrote into a table that it reads would read itself, whichever way the path is written.
+pub(crate) fn refuse_reading_the_target(
+    stores: &dyn Stores,
+    pipeline: &Pipeline,
+    target: &Storage,
+) -> Result<(), Error> {
+    for source in &pipeline.sources {
+        // A location that cannot be opened is reported by whoever reads it.
+        let Ok(storage) = stores.open(&source.path) else { continue };
+        if storage.is_at(target) {
+            return Err(Error::Target {
+                url: target.url().to_string(),
+                what: format!("it is also source `{}`: a batch would read itself", source.name),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn damaged(storage: &Storage, what: String) -> Error {
