@@ -80,7 +80,7 @@ fn read_entries(file: &str, bytes: &Bytes) -> Result<Vec<ArchivedEntry>> {
         }
         let text = block.schema().ok_or_else(|| corrupt(&"a block without schema"))?;
         if schema.as_ref().is_none_or(|(known, _)| known != text) {
-            schema = Some((text.to_string(), Schema::parse_str(text).map_err(|e| corrupt(&e))?));
+            schema = Some((text.to_string(), parse_schema(text).map_err(|e| corrupt(&e))?));
         }
         let Some((_, schema)) = &schema else { continue };
         for mut record in split_records(&block.content).map_err(|e| corrupt(&e))? {
@@ -89,6 +89,14 @@ fn read_entries(file: &str, bytes: &Bytes) -> Result<Vec<ArchivedEntry>> {
         }
     }
     Ok(found)
+}
+
+/// The library panics on some schemas instead of refusing them; a damaged file must not end the process.
+fn parse_schema(text: &str) -> std::result::Result<Schema, String> {
+    match std::panic::catch_unwind(|| Schema::parse_str(text)) {
+        Ok(parsed) => parsed.map_err(|e| e.to_string()),
+        Err(_) => Err("its schema is no Avro schema".to_string()),
+    }
 }
 
 /// Version, number of records, and then each record behind its length.
@@ -150,6 +158,13 @@ fn as_text(value: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_schema_that_the_library_panics_on_is_an_error() {
+        assert!(parse_schema(r#"{"type":"record","name":"1 bad","fields":[]}"#).is_err());
+        assert!(parse_schema("no json").is_err());
+        assert!(parse_schema(r#"{"type":"record","name":"good","fields":[]}"#).is_ok());
+    }
 
     #[test]
     fn records_lie_behind_their_lengths() {

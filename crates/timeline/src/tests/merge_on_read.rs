@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What only tables with log files do.
 
+use futures::StreamExt;
 use tributary_api::timeline::{LogFile, Split};
 use tributary_testkit::Fixture;
 use tributary_types::{Code, Fault, InstantTime, Retry};
@@ -153,6 +154,31 @@ async fn a_window_of_which_a_log_or_a_base_file_is_gone_is_stale_before_anything
         drop_metadata_table(oracle.fixture.path());
         let at_end = plan(Views { changed: false, end: true, begin: false });
         assert!(matches!(failure(service.plan(at_end).await), Error::Stale { .. }), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_torn_log_of_a_completed_commit_is_an_error_and_no_missing_row() {
+    for left in ["nothing", "all but a byte"] {
+        let oracle = Oracle::unpack("mor_v9_compaction");
+        let (service, window) = (service(), &oracle.windows()[2]);
+        let begin = Begin::After(completed(window["begin"].as_str().unwrap()));
+        let pinned_end = Some(completed(window["end"].as_str().unwrap()));
+        let plan = service.plan(PlanRequest { pinned_end, ..request(&oracle.url(), begin) }).await.unwrap();
+        let relation = plan.changed.unwrap();
+        let split = with_logs(&relation);
+        let log = oracle.fixture.path().join(&split.logs.as_ref().unwrap().files.last().unwrap().path);
+        let bytes = std::fs::read(&log).unwrap();
+        let kept = if left == "nothing" { 0 } else { bytes.len() - 1 };
+        std::fs::write(&log, &bytes[..kept]).unwrap();
+        let mut rows = service.read(read_of(&relation, split, 64 << 20)).await.unwrap();
+        let mut failure = String::new();
+        while let Some(batch) = rows.next().await {
+            if let Err(error) = batch {
+                failure = format!("{error:?}");
+            }
+        }
+        assert!(failure.contains(".log.") && failure.contains("completed"), "{left}: {failure}");
     }
 }
 
