@@ -15,16 +15,12 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::engine::Attempt;
 
-static THREADS: OnceLock<Runtime> = OnceLock::new();
+static THREADS: OnceLock<std::io::Result<Runtime>> = OnceLock::new();
 
+/// Made once: a second runtime that lost a race would have to be dropped here, where blocking is not allowed.
 fn threads() -> Result<&'static Runtime, DataFusionError> {
-    if let Some(threads) = THREADS.get() {
-        return Ok(threads);
-    }
-    let made = Builder::new_multi_thread().thread_name("query").enable_all().build();
-    let made = made.map_err(DataFusionError::IoError)?;
-    // Another query may have been first: then its threads are used, and these end unused.
-    Ok(THREADS.get_or_init(|| made))
+    let made = THREADS.get_or_init(|| Builder::new_multi_thread().thread_name("query").enable_all().build());
+    made.as_ref().map_err(|e| DataFusionError::IoError(std::io::Error::new(e.kind(), e.to_string())))
 }
 
 /// Starts an attempt; its rows are computed on the threads of queries, one batch ahead of the reader.
