@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use tributary_hudi::SystemStores;
 use tributary_hudi::target::{deltas_since_compaction, metadata_timeline};
 use tributary_server::embedded::Embedded;
-use tributary_testkit::{FAULTS, Fault, FaultPlan, FaultyStores};
-use tributary_types::Outcome;
+use tributary_testkit::{FAULTS, Fault, FaultPlan, FaultyStores, HeldStores, Hold};
 use tributary_types::pipeline::{Pipeline, Services};
+use tributary_types::{Code, Outcome};
 
 use crate::support::{
-    Lake, assert_sound, checkpoints, open, open_value_table, pipeline, roles, roles_over, rows, run, value_table,
-    values,
+    Lake, assert_sound, checkpoints, open, open_value_table, pipeline, request_of, roles, roles_over, rows, run,
+    value_table, values,
 };
 
 /// A batch to be disturbed: what is in the target before it.
@@ -243,4 +243,36 @@ async fn a_compaction_of_the_metadata_table_survives_every_fault_of_every_operat
 #[tokio::test(flavor = "multi_thread")]
 async fn an_archiving_survives_every_fault_of_every_operation() {
     explore(Scenario::Archive).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completing_request_that_lands_while_its_instant_is_rolled_back_is_reported_as_corruption() {
+    let scenario = Scenario::AfterADeadBatch;
+    let lake = prepare(scenario).await.template;
+    let (_, _, timeline) = open(&lake.path("out")).await;
+    let dead = timeline.instants().iter().find(|instant| instant.is_pending()).unwrap().requested.clone();
+    let hold = Hold::of(".rollback");
+    let roles = roles_over(Arc::new(HeldStores::new(Arc::new(SystemStores::new()), Arc::clone(&hold))));
+    let started = roles.coordinator.run_batch(request_of(&job(&lake, scenario), "batch")).await.unwrap();
+    hold.reached(1).await;
+    // The rollback has looked for it already, and deleted what it names.
+    let late = format!("{}/.hoodie/timeline/{dead}_{}.commit", lake.path("out"), dead.successor());
+    std::fs::write(&late, b"{}").unwrap();
+    hold.release();
+    let mut watch = roles.coordinator.watch_batch(&started.name).await.unwrap();
+    let ended = watch.wait_for(|status| status.outcome.is_some()).await.unwrap().clone();
+    let error = ended.error.unwrap();
+    assert_eq!(error.code, Code::Corrupt, "{}", error.message);
+    assert!(
+        error.message.contains(&format!("{dead}_")) && error.message.contains("remove this file"),
+        "{}",
+        error.message
+    );
+    drop(watch);
+    drop(roles);
+
+    std::fs::remove_file(&late).unwrap();
+    let next = run(&self::roles(), &job(&lake, scenario), "batch").await;
+    assert_eq!(next.outcome, Some(Outcome::Committed), "{:?}", next.error);
+    assert_sound(&lake.path("out"), "p").await;
 }

@@ -9,6 +9,7 @@ mod crashes;
 mod errors;
 mod history;
 mod kills;
+mod left_out;
 mod main_job;
 mod merge_on_read;
 mod roles_apart;

@@ -115,6 +115,15 @@ pub struct Written {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Rows left out because another row of their key in the batch won.
+    #[serde(default)]
+    pub combined: u64,
+    /// Rows left out because the stored row of their key has the higher ordering.
+    #[serde(default)]
+    pub outdated: u64,
+    /// Rows left out because their key is null.
+    #[serde(default)]
+    pub without_key: u64,
 }
 
 /// Why a batch did not commit, as it is told to a caller.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics of the coordinator role.
 
+use tributary_api::coordinator::Written;
 use tributary_types::Outcome;
 
 /// Batches that ended, by `pipeline` and `outcome`.
@@ -9,6 +10,8 @@ pub const BATCHES: &str = "tributary_coordinator_batches_total";
 pub const DURATION: &str = "tributary_coordinator_batch_duration_seconds";
 /// Rows that batches brought into targets, by `pipeline`.
 pub const ROWS: &str = "tributary_coordinator_rows_total";
+/// Rows of queries' results that did not become rows of targets, by `pipeline` and `why`.
+pub const LEFT_OUT: &str = "tributary_coordinator_rows_left_out_total";
 /// Dead instants that were rolled back.
 pub const ROLLBACKS: &str = "tributary_coordinator_rollbacks_total";
 /// Completing requests whose answer was lost, by what was `found` when the target was read back.
@@ -26,10 +29,11 @@ pub(crate) const COMPACT_METADATA: &str = "compact-metadata";
 pub(crate) const ARCHIVE: &str = "archive";
 
 /// Name and help text of every metric of this role.
-pub const HELP: [(&str, &str); 8] = [
+pub const HELP: [(&str, &str); 9] = [
     (BATCHES, "Batches that ended, by pipeline and outcome"),
     (DURATION, "Seconds a batch took, by pipeline"),
     (ROWS, "Rows that batches brought into targets, by pipeline"),
+    (LEFT_OUT, "Rows of queries' results that did not become rows of targets, by pipeline and why"),
     (ROLLBACKS, "Dead instants that were rolled back"),
     (READ_BACKS, "Completing requests whose answer was lost, by what was found when the target was read back"),
     (SERVICE_RUNS, "Runs of table services that did something or failed, by service and outcome"),
@@ -67,4 +71,12 @@ pub(crate) fn register_pipeline(pipeline: &str) {
         ::metrics::counter!(BATCHES, &labels).increment(0);
     }
     ::metrics::counter!(ROWS, "pipeline" => pipeline.to_string()).increment(0);
+    for (why, _) in left_out(&Written::default()) {
+        ::metrics::counter!(LEFT_OUT, "pipeline" => pipeline.to_string(), "why" => why).increment(0);
+    }
+}
+
+/// The rows left out, by the label `why`.
+pub(crate) fn left_out(written: &Written) -> [(&'static str, u64); 3] {
+    [("combined", written.combined), ("outdated", written.outdated), ("without-key", written.without_key)]
 }

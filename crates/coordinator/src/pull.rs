@@ -12,7 +12,7 @@ use tributary_types::{Cursor, InstantTime, MemoryBudget, Outcome, SourceName};
 
 use crate::target::target_error;
 
-/// Bytes that merging the log files of a split may take; targets have none today.
+/// Bytes that reading a split may take.
 const SPLIT_MEMORY: usize = 256 << 20;
 
 /// Opens the rows of a committed batch: the window of the target that holds exactly its commit.

@@ -15,6 +15,9 @@ pub(crate) fn written(merged: &Merged) -> Written {
         updates: files.iter().map(|file| file.updates).sum(),
         files: files.len() as u64,
         bytes: files.iter().map(|file| file.bytes).sum(),
+        combined: merged.staged.rows_combined,
+        outdated: merged.staged.rows_outdated,
+        without_key: merged.staged.rows_null_key,
     }
 }
 

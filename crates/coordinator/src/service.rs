@@ -231,7 +231,10 @@ fn publish(ended: &BatchStatus, took_millis: u64) {
     let labels = [("pipeline", pipeline.clone()), ("outcome", outcome.as_str().to_string())];
     ::metrics::counter!(metrics::BATCHES, &labels).increment(1);
     ::metrics::histogram!(metrics::DURATION, "pipeline" => pipeline.clone()).record(took_millis as f64 / 1000.0);
-    ::metrics::counter!(metrics::ROWS, "pipeline" => pipeline).increment(ended.written.rows);
+    ::metrics::counter!(metrics::ROWS, "pipeline" => pipeline.clone()).increment(ended.written.rows);
+    for (why, rows) in metrics::left_out(&ended.written) {
+        ::metrics::counter!(metrics::LEFT_OUT, "pipeline" => pipeline.clone(), "why" => why).increment(rows);
+    }
     tracing::info!(
         batch = %ended.name,
         outcome = outcome.as_str(),

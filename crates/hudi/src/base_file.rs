@@ -20,6 +20,8 @@ use crate::storage::Storage;
 const ROW_GROUP_ROWS: usize = 128 * 1024;
 /// Bytes that are collected before they are sent to the store.
 const UPLOAD_BYTES: usize = 8 << 20;
+/// Pieces of that size that are on their way at once.
+const UPLOADS_AT_ONCE: usize = 2;
 
 /// The name of a base file: `<file id>_<write token>_<instant>.parquet`, the token being
 /// `<task>-<stage>-<attempt>`.
@@ -45,7 +47,8 @@ pub struct BaseFileWriter {
 impl BaseFileWriter {
     /// Opens a file of `schema`, which has the meta columns. Nothing is visible before [`BaseFileWriter::close`].
     pub fn create(storage: &Storage, path: &str, schema: SchemaRef) -> Result<Self> {
-        let sink = BufWriter::with_capacity(storage.store(), storage.path(path)?, UPLOAD_BYTES);
+        let sink = BufWriter::with_capacity(storage.store(), storage.path(path)?, UPLOAD_BYTES)
+            .with_max_concurrency(UPLOADS_AT_ONCE);
         let options = ArrowWriterOptions::new().with_properties(properties()).with_skip_arrow_metadata(true);
         let writer = AsyncArrowWriter::try_new_with_options(sink, schema, options).map_err(|e| store_error(path, e))?;
         Ok(BaseFileWriter { path: path.to_string(), writer, rows: 0 })
@@ -59,7 +62,9 @@ impl BaseFileWriter {
 
     /// Bytes this writer holds in memory.
     pub fn buffered_bytes(&self) -> usize {
-        self.writer.memory_size()
+        // What was sent already is still held while it is on its way: at most one piece more than are under way.
+        let sent = self.writer.bytes_written().min((UPLOADS_AT_ONCE + 1) * UPLOAD_BYTES);
+        self.writer.memory_size() + sent
     }
 
     /// Makes the file visible; answers its size in bytes and its rows.

@@ -71,10 +71,10 @@ pub enum Error {
         /// Type expected.
         expected: String,
     },
-    /// A file slice does not fit into the memory that is left.
-    #[error("file group `{group}` is too large to be merged: {source}")]
+    /// A file slice, or a row group of a file, does not fit into the memory that is left.
+    #[error("file group `{group}` is too large to be read: {source}")]
     TooLarge {
-        /// Partition and file id.
+        /// Partition and file id, or the file.
         group: String,
         /// What was asked for, and what there is.
         #[source]

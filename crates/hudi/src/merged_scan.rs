@@ -17,7 +17,7 @@ use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, StringArray, UInt3
 use arrow::compute::{cast, filter_record_batch, take_record_batch};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use futures::{StreamExt, stream};
-use tributary_types::{MemoryBudget, Reservation};
+use tributary_types::Reservation;
 
 use crate::avro::META_COLUMNS;
 use crate::block_order::{BlockInstants, order_blocks};
@@ -51,8 +51,6 @@ pub struct LogScan {
     pub counted: Option<Arc<BlockInstants>>,
     /// Which row of a key stays.
     pub rules: MergeRules,
-    /// What the logs may hold in memory.
-    pub memory: MemoryBudget,
 }
 
 /// Opens a slice: `scan` says what to read of it and which base file it has, if its path is not empty. The base
@@ -127,6 +125,7 @@ impl Columns {
             instants: scan.instants.clone().filter(|_| later_wins),
             prune: scan.prune.clone().filter(|_| later_wins),
             batch_rows: scan.batch_rows,
+            memory: scan.memory.clone(),
         }
     }
 
@@ -233,7 +232,7 @@ async fn read_logs(opening: Opening) -> Result<(Merge, BatchStream)> {
         batch_rows: scan.batch_rows.max(1),
         batches: Vec::new(),
         entries: HashMap::new(),
-        held: logs.memory.reservation(format!("merging the log files of file group `{}`", logs.group)),
+        held: scan.memory.reservation(format!("merging the log files of file group `{}`", logs.group)),
     };
     let mut blocks: Vec<(&str, Option<LogBlock>)> = Vec::new();
     let mut file_bytes = 0;

@@ -46,11 +46,11 @@ pub trait Prune: Send + Sync {
     fn keep(&self, range: &dyn Fn(&str) -> Option<ColumnRange>) -> bool;
 }
 
-/// Row groups next to each other that are read the same way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Run {
-    /// Their positions in the file, ascending.
-    pub(crate) row_groups: Vec<usize>,
+/// A row group that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Its position in the file.
+    pub(crate) row_group: usize,
     /// Whether the commit time of each row must be looked at.
     pub(crate) filtered: bool,
 }
@@ -63,23 +63,17 @@ enum Take {
     SomeRows,
 }
 
-pub(crate) fn plan_runs(scan: &FileScan, file: &ParquetFile, found: &SchemaRef) -> Result<Vec<Run>> {
+pub(crate) fn plan_row_groups(scan: &FileScan, file: &ParquetFile, found: &SchemaRef) -> Result<Vec<Wanted>> {
     if scan.instants.is_some() && found.index_of(COMMIT_TIME).is_err() {
         return Err(Error::corrupt(&scan.path, format!("it has no column `{COMMIT_TIME}`")));
     }
-    let mut runs: Vec<Run> = Vec::new();
-    for (at, group) in file.metadata.row_groups().iter().enumerate() {
-        let filtered = match take(scan, group, found) {
-            Take::Nothing => continue,
-            Take::EveryRow => false,
-            Take::SomeRows => true,
-        };
-        match runs.last_mut() {
-            Some(run) if run.filtered == filtered => run.row_groups.push(at),
-            _ => runs.push(Run { row_groups: vec![at], filtered }),
-        }
-    }
-    Ok(runs)
+    let groups = file.metadata.row_groups().iter().enumerate();
+    let wanted = groups.filter_map(|(row_group, group)| match take(scan, group, found) {
+        Take::Nothing => None,
+        Take::EveryRow => Some(Wanted { row_group, filtered: false }),
+        Take::SomeRows => Some(Wanted { row_group, filtered: true }),
+    });
+    Ok(wanted.collect())
 }
 
 fn take(scan: &FileScan, group: &RowGroupMetaData, found: &SchemaRef) -> Take {

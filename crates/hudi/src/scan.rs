@@ -4,7 +4,8 @@
 //! Only the columns asked for are fetched. Row groups whose statistics say that no row can matter are left out, by
 //! predicate and by commit time. Where every row of a row group was written by an instant that is asked for, no row
 //! is looked at; elsewhere `_hoodie_commit_time` is decoded first, and the other columns only for rows that stay.
-//! While one row group is decoded the next one is fetched, and never more than that.
+//! While one row group is decoded the next one is fetched, and never more than that. What is fetched and decoded counts
+//! against the batch's memory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::pin::Pin;
@@ -21,17 +22,20 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use tokio::sync::mpsc;
-use tributary_types::InstantTime;
+use tributary_types::{InstantTime, MemoryBudget, MemoryExceeded, Reservation};
 
 use crate::avro::META_COLUMNS;
 use crate::error::{Error, Result};
 use crate::parquet_file::{ParquetFile, open_file, read_error};
-use crate::row_groups::{Prune, Run, plan_runs};
+use crate::row_groups::{Prune, Wanted, plan_row_groups};
 use crate::shape::Shape;
 use crate::storage::Storage;
 
 /// Row groups that are fetched ahead of the one being decoded.
 const ROW_GROUPS_AHEAD: usize = 1;
+
+/// What writers make of a page, and of a dictionary, at most: the default of Parquet libraries.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// The column that says which instant wrote a row.
 pub(crate) const COMMIT_TIME: &str = META_COLUMNS[0];
@@ -58,6 +62,9 @@ pub struct FileScan {
     pub prune: Option<Arc<dyn Prune>>,
     /// Rows a batch holds at most.
     pub batch_rows: usize,
+    /// What counts the row groups that are held. A row group larger than the whole of it is an error; a smaller one is
+    /// counted and not refused, for a read that went on would be all that gives memory back.
+    pub memory: MemoryBudget,
 }
 
 impl FileScan {
@@ -76,13 +83,13 @@ pub async fn open_scan(storage: &Storage, scan: FileScan) -> Result<BatchStream>
     let output = scan.output_schema()?;
     let found = file.arrow_schema(&scan.path)?;
     let shape = Shape::new(&scan.path, &found, output, &scan.constants)?;
-    let runs = plan_runs(&scan, &file, &found)?;
-    let source = RunSource::new(scan, file, &found, &shape)?;
-    Ok(stream_runs(source, runs, shape))
+    let wanted = plan_row_groups(&scan, &file, &found)?;
+    let source = RowGroupSource::new(scan, file, &found, &shape)?;
+    Ok(stream_row_groups(source, wanted, shape))
 }
 
-/// Everything that is needed to open a stream over some of the file's row groups.
-struct RunSource {
+/// Everything that is needed to open a stream over one of the file's row groups.
+struct RowGroupSource {
     scan: FileScan,
     file: ParquetFile,
     metadata: ArrowReaderMetadata,
@@ -90,7 +97,7 @@ struct RunSource {
     commit_time: Option<usize>,
 }
 
-impl RunSource {
+impl RowGroupSource {
     fn new(scan: FileScan, file: ParquetFile, found: &SchemaRef, shape: &Shape) -> Result<Self> {
         let commit_time = found.index_of(COMMIT_TIME).ok();
         let columns = ProjectionMask::roots(file.metadata.file_metadata().schema_descr(), shape.roots().to_vec());
@@ -100,20 +107,54 @@ impl RunSource {
         let options = reader_options(found, as_dictionary);
         let metadata =
             ArrowReaderMetadata::try_new(Arc::clone(&file.metadata), options).map_err(|e| read_error(&scan.path, e))?;
-        Ok(RunSource { scan, file, metadata, columns, commit_time })
+        Ok(RowGroupSource { scan, file, metadata, columns, commit_time })
     }
 
-    fn builder(&self, run: &Run) -> Result<ParquetRecordBatchStreamBuilder<ParquetFile>> {
+    fn builder(&self, wanted: Wanted) -> ParquetRecordBatchStreamBuilder<ParquetFile> {
         let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(self.file.clone(), self.metadata.clone())
-            .with_row_groups(run.row_groups.clone())
+            .with_row_groups(vec![wanted.row_group])
             .with_projection(self.columns.clone())
             .with_batch_size(self.scan.batch_rows.max(1));
-        if let (true, Some(root), Some(instants)) = (run.filtered, self.commit_time, &self.scan.instants) {
+        if let (true, Some(root), Some(instants)) = (wanted.filtered, self.commit_time, &self.scan.instants) {
             let mask = ProjectionMask::roots(self.metadata.parquet_schema(), [root]);
             builder = builder.with_row_filter(commit_time_filter(mask, instants));
         }
-        Ok(builder)
+        builder
     }
+
+    /// Counts what one row group takes while it is held.
+    fn reserve(&self, wanted: Wanted) -> Result<Reservation> {
+        let schema = self.metadata.parquet_schema();
+        let is_read = |leaf: usize| {
+            let root = schema.get_column_root_idx(leaf);
+            self.columns.leaf_included(leaf) || (wanted.filtered && self.commit_time == Some(root))
+        };
+        let group = &self.file.metadata.row_groups()[wanted.row_group];
+        let columns =
+            group.columns().iter().enumerate().filter(|(leaf, _)| is_read(*leaf)).map(|(_, column)| {
+                (column.compressed_size().max(0) as usize, column.uncompressed_size().max(0) as usize)
+            });
+        let bytes = held_bytes(columns, group.num_rows().max(1) as usize, self.scan.batch_rows);
+        let what = format!("reading row group {} of `{}`", wanted.row_group, self.scan.path);
+        let limit = self.scan.memory.limit();
+        if bytes > limit {
+            let source = MemoryExceeded { what, wanted: bytes, used: self.scan.memory.used(), limit };
+            return Err(Error::TooLarge { group: self.scan.path.clone(), source });
+        }
+        let mut held = self.scan.memory.reservation(what);
+        held.grow(bytes);
+        Ok(held)
+    }
+}
+
+/// Bytes that a row group takes while it is read: its columns as they are stored, and of each, decompressed, a page
+/// with its dictionary and its part of one batch. `columns`: stored and decompressed size of each column that is read.
+fn held_bytes(columns: impl Iterator<Item = (usize, usize)>, rows: usize, batch_rows: usize) -> usize {
+    let of_column = |(stored, decompressed): (usize, usize)| {
+        let batch = (decompressed as f64 / rows as f64 * rows.min(batch_rows) as f64) as usize;
+        stored.saturating_add(decompressed.min(2 * PAGE_BYTES)).saturating_add(batch)
+    };
+    columns.map(of_column).fold(0, usize::saturating_add)
 }
 
 fn reader_options(found: &SchemaRef, as_dictionary: Option<usize>) -> ArrowReaderOptions {
@@ -186,47 +227,48 @@ impl Drop for AbortOnDrop {
     }
 }
 
+/// A row group that was fetched, with the memory it takes.
+struct Fetched {
+    rows: ParquetRecordBatchReader,
+    _held: Reservation,
+}
+
 struct Decoding {
-    row_groups: mpsc::Receiver<Result<ParquetRecordBatchReader>>,
-    current: Option<ParquetRecordBatchReader>,
+    row_groups: mpsc::Receiver<Result<Fetched>>,
+    current: Option<Fetched>,
     shape: Shape,
     path: String,
     _fetching: AbortOnDrop,
 }
 
-fn stream_runs(source: RunSource, runs: Vec<Run>, shape: Shape) -> BatchStream {
+fn stream_row_groups(source: RowGroupSource, wanted: Vec<Wanted>, shape: Shape) -> BatchStream {
     let path = source.scan.path.clone();
     // Fetching starts with the first poll: a stream that is opened early holds no memory.
     let start = futures::stream::once(async move {
         let (sender, row_groups) = mpsc::channel(ROW_GROUPS_AHEAD);
-        let fetching = AbortOnDrop(tokio::spawn(fetch_row_groups(source, runs, sender)));
+        let fetching = AbortOnDrop(tokio::spawn(fetch_row_groups(source, wanted, sender)));
         Decoding { row_groups, current: None, shape, path, _fetching: fetching }
     });
     start.flat_map(|decoding| futures::stream::unfold(Some(decoding), next_batch)).boxed()
 }
 
-async fn fetch_row_groups(source: RunSource, runs: Vec<Run>, sender: mpsc::Sender<Result<ParquetRecordBatchReader>>) {
-    if let Err(error) = try_fetch(&source, runs, &sender).await {
+async fn fetch_row_groups(source: RowGroupSource, wanted: Vec<Wanted>, sender: mpsc::Sender<Result<Fetched>>) {
+    if let Err(error) = try_fetch(&source, wanted, &sender).await {
         // The reader is gone when this fails, and so is whoever would want to know.
         let _ = sender.send(Err(error)).await;
     }
 }
 
-async fn try_fetch(
-    source: &RunSource,
-    runs: Vec<Run>,
-    sender: &mpsc::Sender<Result<ParquetRecordBatchReader>>,
-) -> Result<()> {
-    for run in runs {
+async fn try_fetch(source: &RowGroupSource, wanted: Vec<Wanted>, sender: &mpsc::Sender<Result<Fetched>>) -> Result<()> {
+    for wanted in wanted {
         let failed = |e| read_error(&source.scan.path, e);
-        let mut stream = source.builder(&run)?.build().map_err(failed)?;
-        loop {
-            // Room first: otherwise one more row group than said would be held.
-            let Ok(room) = sender.reserve().await else { return Ok(()) };
-            match stream.next_row_group().await.map_err(failed)? {
-                Some(row_group) => room.send(Ok(row_group)),
-                None => break,
-            }
+        // Room first: otherwise one more row group than said would be held.
+        let Ok(room) = sender.reserve().await else { return Ok(()) };
+        let held = source.reserve(wanted)?;
+        let mut stream = source.builder(wanted).build().map_err(failed)?;
+        // None: no row of it is wanted.
+        if let Some(rows) = stream.next_row_group().await.map_err(failed)? {
+            room.send(Ok(Fetched { rows, _held: held }));
         }
     }
     Ok(())
@@ -235,8 +277,8 @@ async fn try_fetch(
 async fn next_batch(decoding: Option<Decoding>) -> Option<(Result<RecordBatch>, Option<Decoding>)> {
     let mut decoding = decoding?;
     loop {
-        if let Some(reader) = &mut decoding.current {
-            match reader.next() {
+        if let Some(row_group) = &mut decoding.current {
+            match row_group.rows.next() {
                 Some(Ok(batch)) if batch.num_rows() == 0 => continue,
                 Some(batch) => {
                     let shaped = batch
@@ -249,7 +291,7 @@ async fn next_batch(decoding: Option<Decoding>) -> Option<(Result<RecordBatch>, 
             }
         }
         match decoding.row_groups.recv().await? {
-            Ok(reader) => decoding.current = Some(reader),
+            Ok(row_group) => decoding.current = Some(row_group),
             Err(error) => return Some((Err(error), None)),
         }
     }

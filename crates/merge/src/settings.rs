@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Part of a batch's memory that its query may hold, in percent. The rest is left to the writer behind it.
+    /// Part of a batch's memory that its query may hold, in percent. The rest is left to the reading of files before it
+    /// and to the writer behind it.
     pub query_share_percent: usize,
     /// Rows of a record batch.
     pub batch_rows: usize,
@@ -35,7 +36,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            query_share_percent: 60,
+            query_share_percent: 50,
             batch_rows: 8192,
             expansion: 5,
             max_sql_bytes: 1 << 20,

@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use tributary_api::coordinator::{BatchStatus, Coordinator, PlannedBatch, SourceStatus};
+use tributary_api::coordinator::{BatchStatus, Coordinator, PlannedBatch, SourceStatus, Written};
 use tributary_hudi::{CommitMetadata, Instant};
 use tributary_types::{BatchName, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, Stage, pipeline_of_key};
 
@@ -78,6 +78,9 @@ struct BatchJson<'a> {
     updates: u64,
     files: u64,
     bytes: u64,
+    combined: u64,
+    outdated: u64,
+    without_key: u64,
     peak_memory: u64,
     sources: Vec<SourceJson>,
     timings_millis: BTreeMap<&'a str, u64>,
@@ -195,6 +198,9 @@ fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
         updates: status.written.updates,
         files: status.written.files,
         bytes: status.written.bytes,
+        combined: status.written.combined,
+        outdated: status.written.outdated,
+        without_key: status.written.without_key,
         peak_memory: status.peak_memory,
         sources: status.sources.iter().map(source_json).collect(),
         timings_millis: timings,
@@ -235,10 +241,25 @@ fn print_batch_text(status: &BatchStatus) {
             written.files,
             size(written.bytes)
         );
+        if let Some(line) = left_out(written) {
+            println!("left out {line}");
+        }
     }
     let timings: Vec<String> =
         status.timings.iter().map(|(stage, ms)| format!("{} {ms} ms", stage.as_str().to_lowercase())).collect();
     println!("timings  {}", timings.join(", "));
+}
+
+/// Which rows of the query's result did not become rows of the target; `None`: all did.
+fn left_out(written: &Written) -> Option<String> {
+    let reasons = [
+        (written.combined, "lost against another row of their key"),
+        (written.outdated, "older than the stored row"),
+        (written.without_key, "without a key"),
+    ];
+    let told: Vec<String> =
+        reasons.iter().filter(|(rows, _)| *rows > 0).map(|(rows, why)| format!("{rows} rows {why}")).collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 fn print_source(source: &SourceStatus) {
@@ -412,6 +433,16 @@ mod tests {
     use tributary_hudi::Timeline;
 
     use super::*;
+
+    #[test]
+    fn rows_that_were_left_out_are_told_with_the_reason_and_nothing_otherwise() {
+        assert_eq!(left_out(&Written { rows: 9, ..Written::default() }), None);
+        let written = Written { combined: 2, without_key: 1, ..Written::default() };
+        assert_eq!(
+            left_out(&written).as_deref(),
+            Some("2 rows lost against another row of their key, 1 rows without a key")
+        );
+    }
 
     #[test]
     fn a_commit_of_version_six_has_no_completion_time() {

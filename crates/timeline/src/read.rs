@@ -10,7 +10,6 @@ use tributary_api::{RowError, RowStream};
 use tributary_hudi::{
     BlockInstants, FileScan, LogScan, MergeRules, Prune, Storage, Stores, TableConfig, open_scan, open_slice,
 };
-use tributary_types::MemoryBudget;
 
 use crate::fault::fault;
 use crate::prune::PredicatePrune;
@@ -35,16 +34,17 @@ pub(crate) async fn read(stores: &dyn Stores, request: ReadRequest) -> Result<Ro
         instants,
         prune,
         batch_rows: request.batch_rows,
+        memory: request.memory,
     };
     let batches = match logs {
         None => open_scan(&storage, scan).await,
-        Some(logs) => open_slice(&storage, scan, log_scan(group, logs, request.memory)).await,
+        Some(logs) => open_slice(&storage, scan, log_scan(group, logs)).await,
     };
     let batches = batches.map_err(fault(&url))?;
     Ok(batches.map(move |batch| batch.map_err(|error| RowError::new(fault(&url)(error)))).boxed())
 }
 
-fn log_scan(group: String, logs: Logs, memory: MemoryBudget) -> LogScan {
+fn log_scan(group: String, logs: Logs) -> LogScan {
     let counted = |blocks: Arc<Blocks>| {
         let Blocks { before, listed } = blocks.as_ref().clone();
         Arc::new(BlockInstants { before, listed })
@@ -54,7 +54,6 @@ fn log_scan(group: String, logs: Logs, memory: MemoryBudget) -> LogScan {
         files: logs.files.into_iter().map(|file| file.path).collect(),
         counted: logs.blocks.map(counted),
         rules: MergeRules { ordering: logs.ordering, delete_marker: logs.delete_marker },
-        memory,
     }
 }
 

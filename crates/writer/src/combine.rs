@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rows by key: one winner for each key of a part, found again by the key.
 
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch, StringArray};
+use arrow::compute::{concat_batches, interleave_record_batch};
 use arrow::row::Rows;
+use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 use tributary_api::writer::Error;
+use tributary_types::{MemoryBudget, Reservation};
 
-use crate::ingest::{KEY, PARTITION};
+use crate::ingest::{KEY, PARTITION, internal};
 use crate::order::OrderingRule;
+
+/// Bytes that bookkeeping takes for each row of a part while it is combined, tagged and written, besides the rows: its
+/// winner and place in the table, and its place in the lists of what is to be done.
+pub(crate) const ROW_BYTES: usize = 40;
+/// Rows in a row of one batch from which on they are copied as a piece.
+const LONG_RUN: usize = 32;
 
 /// A row of a part: which batch, which row of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,12 +37,13 @@ pub(crate) struct KeyedRows {
     /// Rows that lost against another row of the part.
     pub(crate) combined: u64,
     table: HashTable<u32>,
+    _held: Reservation,
 }
 
 /// The hash of a record's identity: partition and key.
 pub(crate) fn identity_hash(partition: &str, key: &str) -> u64 {
-    // Fixed keys: a part must be found again in a spilled file.
-    let mut hasher = DefaultHasher::new();
+    // A fixed seed: a part must be found again in a spilled file.
+    let mut hasher = FixedState::with_seed(0).build_hasher();
     hasher.write(partition.as_bytes());
     hasher.write_u8(0xff);
     hasher.write(key.as_bytes());
@@ -41,23 +51,33 @@ pub(crate) fn identity_hash(partition: &str, key: &str) -> u64 {
 }
 
 impl KeyedRows {
-    /// Finds the winner of every key.
-    pub(crate) fn combine(batches: Vec<RecordBatch>, rule: Option<&OrderingRule>) -> Result<Self, Error> {
+    /// Finds the winner of every key. What that takes besides the rows themselves is counted in `memory`.
+    pub(crate) fn combine(
+        batches: Vec<RecordBatch>,
+        rule: Option<&OrderingRule>,
+        memory: &MemoryBudget,
+    ) -> Result<Self, Error> {
         let ordering = match rule {
             Some(rule) => Some(batches.iter().map(|batch| rule.rows(batch)).collect::<Result<Vec<_>, _>>()?),
             None => None,
         };
         let total = batches.iter().map(RecordBatch::num_rows).sum::<usize>();
+        // Room for it was left when the rows were let into memory.
+        let mut held = memory.reservation("keys of the rows");
+        held.grow(total * ROW_BYTES + ordering.iter().flatten().map(Rows::size).sum::<usize>());
         let mut rows = KeyedRows {
             winners: Vec::with_capacity(total),
             table: HashTable::with_capacity(total),
             batches: Arc::new(batches),
             ordering,
             combined: 0,
+            _held: held,
         };
-        for batch in 0..rows.batches.len() {
-            for row in 0..rows.batches[batch].num_rows() {
-                rows.insert(RowAt { batch: batch as u32, row: row as u32 });
+        for (number, batch) in Arc::clone(&rows.batches).iter().enumerate() {
+            let (partitions, keys) = (text(batch, PARTITION), text(batch, KEY));
+            for row in 0..batch.num_rows() {
+                let at = RowAt { batch: number as u32, row: row as u32 };
+                rows.insert(at, partitions.value(row), keys.value(row));
             }
         }
         Ok(rows)
@@ -76,8 +96,7 @@ impl KeyedRows {
         (text(batch, PARTITION).value(row), text(batch, KEY).value(row))
     }
 
-    fn insert(&mut self, at: RowAt) {
-        let (partition, key) = self.identity(at);
+    fn insert(&mut self, at: RowAt, partition: &str, key: &str) {
         let hash = identity_hash(partition, key);
         let found = self.table.find(hash, |other| self.identity(self.winners[*other as usize]) == (partition, key));
         match found.copied() {
@@ -114,6 +133,22 @@ impl KeyedRows {
     }
 }
 
+/// Rows of `batches` as one batch. Long runs, such as batches that stay whole, are shared or copied as a piece.
+pub(crate) fn gather(batches: &[RecordBatch], rows: &[RowAt]) -> Result<RecordBatch, Error> {
+    let runs: Vec<&[RowAt]> = rows.chunk_by(|a, b| a.batch == b.batch && a.row + 1 == b.row).collect();
+    if !runs.is_empty() && rows.len() / runs.len() >= LONG_RUN {
+        let pieces: Vec<RecordBatch> =
+            runs.iter().map(|run| batches[run[0].batch as usize].slice(run[0].row as usize, run.len())).collect();
+        return match pieces.as_slice() {
+            [whole] => Ok(whole.clone()),
+            _ => concat_batches(&batches[0].schema(), &pieces).map_err(internal),
+        };
+    }
+    let sources: Vec<&RecordBatch> = batches.iter().collect();
+    let picks: Vec<(usize, usize)> = rows.iter().map(|at| (at.batch as usize, at.row as usize)).collect();
+    interleave_record_batch(&sources, &picks).map_err(internal)
+}
+
 /// A text column by its position. Both key columns are text by construction.
 pub(crate) fn text(batch: &RecordBatch, column: usize) -> &StringArray {
     batch.column(column).as_string::<i32>()
@@ -137,6 +172,10 @@ mod tests {
         OrderingRule::new(&["ts".to_string()], &batch.schema()).unwrap()
     }
 
+    fn combine(batches: Vec<RecordBatch>, rule: Option<&OrderingRule>) -> KeyedRows {
+        KeyedRows::combine(batches, rule, &MemoryBudget::new(1 << 30)).unwrap()
+    }
+
     fn winner(rows: &KeyedRows, partition: &str, key: &str) -> (u32, u32) {
         let at = rows.winners[rows.find(partition, key).unwrap()];
         (at.batch, at.row)
@@ -144,9 +183,7 @@ mod tests {
 
     #[test]
     fn without_ordering_the_later_row_of_a_key_wins() {
-        let rows =
-            KeyedRows::combine(vec![batch(&[("p", "a", None), ("p", "a", None)]), batch(&[("p", "b", None)])], None)
-                .unwrap();
+        let rows = combine(vec![batch(&[("p", "a", None), ("p", "a", None)]), batch(&[("p", "b", None)])], None);
         assert_eq!((rows.winners.len(), rows.combined), (2, 1));
         assert_eq!(winner(&rows, "p", "a"), (0, 1));
         assert_eq!(rows.find("p", "c"), None);
@@ -157,7 +194,7 @@ mod tests {
         let first = batch(&[("", "a", Some(5)), ("", "b", Some(1)), ("", "c", Some(1)), ("", "d", None)]);
         let second = batch(&[("", "a", Some(4)), ("", "b", Some(1)), ("", "c", None), ("", "d", None)]);
         let rule = rule(&first);
-        let rows = KeyedRows::combine(vec![first, second], rule.as_ref()).unwrap();
+        let rows = combine(vec![first, second], rule.as_ref());
         assert_eq!(winner(&rows, "", "a"), (0, 0));
         assert_eq!(winner(&rows, "", "b"), (1, 1));
         assert_eq!(winner(&rows, "", "c"), (0, 2));
@@ -166,7 +203,34 @@ mod tests {
 
     #[test]
     fn one_key_in_two_partitions_is_two_records() {
-        let rows = KeyedRows::combine(vec![batch(&[("p", "a", None), ("q", "a", None)])], None).unwrap();
+        let rows = combine(vec![batch(&[("p", "a", None), ("q", "a", None)])], None);
         assert_eq!((rows.winners.len(), rows.combined), (2, 0));
+    }
+
+    #[test]
+    fn what_combining_takes_is_counted_and_given_back() {
+        let memory = MemoryBudget::new(1 << 30);
+        let first = batch(&[("", "a", Some(5)), ("", "b", Some(1))]);
+        let rows = KeyedRows::combine(vec![first.clone()], rule(&first).as_ref(), &memory).unwrap();
+        assert!(memory.used() > 2 * ROW_BYTES, "the ordering values count too");
+        drop(rows);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn gathered_rows_are_the_same_in_long_runs_and_alone() {
+        let long: Vec<(String, String)> = (0..100).map(|n| (String::new(), format!("k{n}"))).collect();
+        let rows: Vec<(&str, &str, Option<i64>)> =
+            long.iter().map(|(p, k)| (p.as_str(), k.as_str(), Some(k.len() as i64))).collect();
+        let batches = [batch(&rows), batch(&rows)];
+        let at = |batch, row| RowAt { batch, row };
+        let whole: Vec<RowAt> = (0..100).map(|row| at(1, row)).collect();
+        assert_eq!(gather(&batches, &whole).unwrap(), batches[1]);
+        let two_runs: Vec<RowAt> = (50..100).map(|row| at(0, row)).chain((0..50).map(|row| at(1, row))).collect();
+        let joined = concat_batches(&batches[0].schema(), &[batches[0].slice(50, 50), batches[1].slice(0, 50)]);
+        assert_eq!(gather(&batches, &two_runs).unwrap(), joined.unwrap());
+        let scattered = gather(&batches, &[at(1, 3), at(0, 7)]).unwrap();
+        assert_eq!((text(&scattered, KEY).value(0), text(&scattered, KEY).value(1)), ("k3", "k7"));
+        assert_eq!(gather(&batches, &[]).unwrap().num_rows(), 0);
     }
 }

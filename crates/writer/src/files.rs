@@ -14,7 +14,7 @@ use tributary_hudi::target::{MarkerKind, write_marker, write_partition_metafile}
 use tributary_hudi::{BaseFileWriter, META_COLUMNS, Storage, base_file_name, base_file_schema};
 use tributary_types::{InstantTime, MemoryBudget};
 
-use crate::combine::{KeyedRows, RowAt};
+use crate::combine::{KeyedRows, RowAt, gather};
 use crate::ingest::{KEY, KEY_COLUMNS, PARTITION, internal};
 use crate::order::OrderingRule;
 use crate::tag::open_slice;
@@ -160,11 +160,8 @@ pub(crate) async fn write_group(context: &FileContext, group: NewGroup) -> Resul
         .await
         .map_err(|e| hudi_error(context, e))?;
     let mut file = OpenFile::create(context, &partition, &file_id, task, MarkerKind::Create).await?;
-    let sources: Vec<&RecordBatch> = batches.iter().collect();
     for chunk in rows.chunks(context.batch_rows) {
-        let picks: Vec<(usize, usize)> = chunk.iter().map(|at| (at.batch as usize, at.row as usize)).collect();
-        let keyed = interleave_record_batch(&sources, &picks).map_err(internal)?;
-        file.write_new(&keyed).await?;
+        file.write_new(&gather(&batches, chunk)?).await?;
     }
     let (path, bytes, rows) = file.close().await?;
     Ok(StagedFile {
@@ -266,9 +263,7 @@ fn merge_batch(
     if chosen.is_empty() {
         return Ok(stored);
     }
-    let sources: Vec<&RecordBatch> = updates.batches.iter().collect();
-    let rows: Vec<(usize, usize)> = chosen.iter().map(|at| (at.batch as usize, at.row as usize)).collect();
-    let incoming = file.with_meta(&interleave_record_batch(&sources, &rows).map_err(internal)?)?;
+    let incoming = file.with_meta(&gather(&updates.batches, &chosen)?)?;
     interleave_record_batch(&[&stored, &incoming], &picks).map_err(internal)
 }
 

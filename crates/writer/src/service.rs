@@ -13,7 +13,7 @@ use tributary_hudi::Stores;
 use tributary_types::Entropy;
 use tributary_types::pipeline::Operation;
 
-use crate::combine::{KeyedRows, RowAt, text};
+use crate::combine::{KeyedRows, RowAt, gather, text};
 use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, write_group};
 use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, key_rules, keyed_schema};
 use crate::metrics;
@@ -154,7 +154,7 @@ impl Staging<'_> {
         let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.table_schema))?;
         match updates {
             Spooled::Memory(batches, _held) => {
-                let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
+                let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), &self.request.budget)?);
                 let by_slice = self.by_slice(&rows, &seen.partitions).await?;
                 self.rewrite(&rows, by_slice.into_keys().collect(), staged).await
             }
@@ -182,15 +182,14 @@ impl Staging<'_> {
         for part in parts.iter().filter(|part| part.rows() > 0) {
             self.context.go_on()?;
             let mut held = self.request.budget.reservation("one part of the updates");
-            let rows = Arc::new(KeyedRows::combine(part.load(&mut held)?, rule)?);
+            let rows = Arc::new(KeyedRows::combine(part.load(&mut held)?, rule, &self.request.budget)?);
             let tags = tag(&self.context, &[(0, slice.clone())], &rows, 1).await?;
-            let picked: Vec<RowAt> =
-                rows.winners.iter().zip(&tags.slices_of).filter(|(_, of)| !of.is_empty()).map(|(at, _)| *at).collect();
+            let picked: Vec<RowAt> = tags.iter().map(|(_, winner)| rows.winners[*winner as usize]).collect();
             for chunk in picked.chunks(self.settings.batch_rows) {
                 kept.push(gather(&rows.batches, chunk)?);
             }
         }
-        KeyedRows::combine(kept, rule)
+        KeyedRows::combine(kept, rule, &self.request.budget)
     }
 
     async fn sort(
@@ -200,7 +199,7 @@ impl Staging<'_> {
         staged: &mut Staged,
     ) -> Result<Sorted, Error> {
         let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.table_schema))?;
-        let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref())?);
+        let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), &self.request.budget)?);
         staged.rows_combined += rows.combined;
         let by_slice = self.by_slice(&rows, partitions).await?;
         let mut known = vec![false; rows.winners.len()];
@@ -219,10 +218,8 @@ impl Staging<'_> {
         let slices = self.slices_in(partitions);
         let tags = tag(&self.context, &slices, rows, self.settings.parallelism).await?;
         let mut by_slice: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (winner, slices) in tags.slices_of.iter().enumerate() {
-            for slice in slices {
-                by_slice.entry(*slice).or_default().push(winner as u32);
-            }
+        for (slice, winner) in tags {
+            by_slice.entry(slice).or_default().push(winner);
         }
         Ok(by_slice)
     }
@@ -324,10 +321,4 @@ fn all_rows(batches: &[RecordBatch]) -> Vec<RowAt> {
         (0..rows.num_rows() as u32).map(move |row| RowAt { batch: batch as u32, row })
     };
     batches.iter().enumerate().flat_map(rows).collect()
-}
-
-fn gather(batches: &[RecordBatch], rows: &[RowAt]) -> Result<RecordBatch, Error> {
-    let sources: Vec<&RecordBatch> = batches.iter().collect();
-    let picks: Vec<(usize, usize)> = rows.iter().map(|at| (at.batch as usize, at.row as usize)).collect();
-    arrow::compute::interleave_record_batch(&sources, &picks).map_err(crate::ingest::internal)
 }

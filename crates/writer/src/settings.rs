@@ -14,7 +14,8 @@ pub struct Settings {
     pub batch_rows: usize,
     /// Parts that spilled rows are divided into.
     pub spill_buckets: usize,
-    /// Share of the batch's memory, in percent, that rows may take before they spill.
+    /// Share of the batch's memory, in percent, that rows may take before they spill. The query's share, this one, and
+    /// what files take while they are read and written make the whole.
     pub memory_percent: usize,
 }
 
@@ -26,7 +27,7 @@ impl Default for Settings {
             parallelism: std::thread::available_parallelism().map_or(2, usize::from),
             batch_rows: 8192,
             spill_buckets: 64,
-            memory_percent: 35,
+            memory_percent: 30,
         }
     }
 }

@@ -17,6 +17,8 @@ use tributary_api::boxed_error;
 use tributary_api::writer::Error;
 use tributary_types::{MemoryBudget, Reservation};
 
+use crate::combine::ROW_BYTES;
+
 /// Temporary disk space of one staging; removed when the last user is gone.
 #[derive(Debug, Clone)]
 pub(crate) struct SpillSpace(Arc<Space>);
@@ -65,6 +67,7 @@ pub(crate) struct Spool {
     threshold: usize,
     held: Reservation,
     memory: Vec<RecordBatch>,
+    rows: usize,
     files: Option<Vec<PartFile>>,
 }
 
@@ -90,7 +93,8 @@ pub(crate) struct Part {
 }
 
 impl Spool {
-    /// An empty spool that holds `threshold` bytes of rows in memory before it divides them over `parts` files.
+    /// An empty spool that holds rows in memory, until these and what combining them takes come to `threshold` bytes;
+    /// then it divides them over `parts` files.
     pub(crate) fn new(
         schema: SchemaRef,
         budget: &MemoryBudget,
@@ -107,6 +111,7 @@ impl Spool {
             threshold,
             held: budget.reservation("rows waiting to be written"),
             memory: Vec::new(),
+            rows: 0,
             files: None,
         }
     }
@@ -120,7 +125,9 @@ impl Spool {
             return self.divide(&batch);
         }
         let bytes = batch_bytes(&batch);
-        if self.held.held() + bytes > self.threshold || self.held.try_grow(bytes).is_err() {
+        self.rows += batch.num_rows();
+        let with_keys = self.held.held() + bytes + self.rows * ROW_BYTES;
+        if with_keys > self.threshold || self.held.try_grow(bytes).is_err() {
             self.spill()?;
             return self.divide(&batch);
         }

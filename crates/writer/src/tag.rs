@@ -20,12 +20,10 @@ use crate::parallel::run_jobs;
 /// Rows of a stored slice.
 pub(crate) type StoredRows = Pin<Box<dyn Stream<Item = Result<RecordBatch, Error>> + Send>>;
 
-/// For each winner, the slices that hold its key; empty: the key is new.
+/// Winners whose key is stored, with the slice that holds it: (slice, winner), in that order.
 ///
 /// A key is in more than one slice only where inserts put it there twice; then every copy is updated.
-pub(crate) struct Tags {
-    pub(crate) slices_of: Vec<Vec<u32>>,
-}
+pub(crate) type Tags = Vec<(u32, u32)>;
 
 /// Reads the whole rows of a slice, in the schema that files are written in.
 pub(crate) async fn open_slice(context: &FileContext, slice: &TargetSlice) -> Result<StoredRows, Error> {
@@ -44,6 +42,7 @@ async fn open(context: &FileContext, slice: &TargetSlice, schema: &Arc<Schema>) 
         instants: None,
         prune: None,
         batch_rows: context.batch_rows,
+        memory: context.budget.clone(),
     };
     let rows = open_scan(&context.storage, scan).await.map_err(|e| hudi_error(context, e))?;
     Ok(Box::pin(rows.map_err(move |e| crate::files::role_error(&url, e))))
@@ -62,15 +61,13 @@ pub(crate) async fn tag(
     });
     // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
     let searches: Vec<_> = searches.collect();
-    let mut tags = Tags { slices_of: vec![Vec::new(); rows.winners.len()] };
+    let mut tags = Tags::new();
     for (slice, found) in run_jobs(searches, parallelism).await? {
-        for winner in found {
-            let known = &mut tags.slices_of[winner as usize];
-            if !known.contains(&slice) {
-                known.push(slice);
-            }
-        }
+        tags.extend(found.into_iter().map(|winner| (slice, winner)));
     }
+    // A slice may hold a key more than once.
+    tags.sort_unstable();
+    tags.dedup();
     Ok(tags)
 }
 

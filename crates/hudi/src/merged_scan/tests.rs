@@ -9,7 +9,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 use parquet::arrow::ArrowWriter;
-use tributary_types::InstantTime;
+use tributary_types::{InstantTime, MemoryBudget};
 
 use super::*;
 use crate::delete_block::tests::{content, of_long, of_none};
@@ -91,13 +91,13 @@ impl Slice {
                 instants: None,
                 prune: None,
                 batch_rows: 100,
+                memory: MemoryBudget::new(1 << 30),
             },
             logs: LogScan {
                 group: "p/f-0".to_string(),
                 files: names,
                 counted: None,
                 rules: MergeRules { ordering: Some(vec!["ts".to_string()]), delete_marker: None },
-                memory: MemoryBudget::new(1 << 30),
             },
         }
     }
@@ -237,13 +237,13 @@ async fn a_slice_that_does_not_fit_is_an_error_that_names_its_group_and_gives_it
     let many: Vec<(String, i64)> = (0..1000).map(|n| (format!("key {n}"), n)).collect();
     let many: Vec<Row> = many.iter().map(|(key, n)| (key.as_str(), 2, *n, *n)).collect();
     let mut slice = Slice::new(&[("a", 1, 1, -1)], &[vec![rows(&many)]]).await;
-    slice.logs.memory = MemoryBudget::new(100_000);
+    slice.scan.memory = MemoryBudget::new(100_000);
     let refused = slice.try_values().await.unwrap_err().to_string();
     assert!(refused.contains("p/f-0") && refused.contains("100000"), "{refused}");
-    assert_eq!(slice.logs.memory.used(), 0);
-    slice.logs.memory = MemoryBudget::new(1_000_000);
+    assert_eq!(slice.scan.memory.used(), 0);
+    slice.scan.memory = MemoryBudget::new(1_000_000);
     assert_eq!(slice.values().await.len(), 1001);
-    assert!(slice.logs.memory.peak() > 100_000 && slice.logs.memory.used() == 0);
+    assert!(slice.scan.memory.peak() > 100_000 && slice.scan.memory.used() == 0);
 }
 
 #[tokio::test]

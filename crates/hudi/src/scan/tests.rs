@@ -52,6 +52,7 @@ fn scan(fields: Vec<Field>) -> FileScan {
         instants: None,
         prune: None,
         batch_rows: 100,
+        memory: MemoryBudget::new(1 << 20),
     }
 }
 
@@ -72,10 +73,10 @@ async fn ids(scan: FileScan) -> Vec<i64> {
     batches.iter().flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().values().to_vec()).collect()
 }
 
-async fn runs(scan: &FileScan) -> Vec<Run> {
+async fn wanted(scan: &FileScan) -> Vec<Wanted> {
     let file = open_file(&table().await, FILE, 0).await.unwrap();
     let found = file.arrow_schema(FILE).unwrap();
-    plan_runs(scan, &file, &found).unwrap()
+    plan_row_groups(scan, &file, &found).unwrap()
 }
 
 #[tokio::test]
@@ -99,11 +100,11 @@ async fn rows_of_wanted_instants_only() {
 
 #[tokio::test]
 async fn only_mixed_row_groups_have_their_rows_looked_at() {
-    let run = |row_groups: &[usize], filtered| Run { row_groups: row_groups.to_vec(), filtered };
-    let wanted = FileScan { instants: instants(&[1, 3]), ..scan(vec![id()]) };
-    assert_eq!(runs(&wanted).await, [run(&[0], false), run(&[1], true), run(&[2], false)]);
-    let wanted = FileScan { instants: instants(&[2]), ..scan(vec![id()]) };
-    assert_eq!(runs(&wanted).await, [run(&[1], true)]);
+    let group = |row_group, filtered| Wanted { row_group, filtered };
+    let two = FileScan { instants: instants(&[1, 3]), ..scan(vec![id()]) };
+    assert_eq!(wanted(&two).await, [group(0, false), group(1, true), group(2, false)]);
+    let one = FileScan { instants: instants(&[2]), ..scan(vec![id()]) };
+    assert_eq!(wanted(&one).await, [group(1, true)]);
 }
 
 struct IdOver(i64);
@@ -133,7 +134,7 @@ async fn row_groups_that_cannot_match_are_left_out() {
         }
     }
     let text = FileScan { prune: Some(Arc::new(NoBounds)), ..text };
-    plan_runs(&text, &file, &file.arrow_schema(FILE).unwrap()).unwrap();
+    plan_row_groups(&text, &file, &file.arrow_schema(FILE).unwrap()).unwrap();
 }
 
 #[tokio::test]
@@ -203,4 +204,33 @@ async fn a_file_without_commit_times_cannot_be_filtered_by_them() {
     let rows: Vec<RecordBatch> =
         open_scan(&storage, FileScan { instants: None, ..bare }).await.unwrap().try_collect().await.unwrap();
     assert_eq!(rows[0].num_rows(), 1);
+}
+
+#[tokio::test]
+async fn row_groups_are_counted_while_they_are_held_and_given_back() {
+    let scanned = scan(vec![id()]);
+    let memory = scanned.memory.clone();
+    let rows = open_scan(&table().await, scanned).await.unwrap();
+    assert_eq!(memory.peak(), 0, "a stream that is not polled holds nothing");
+    let all: Vec<RecordBatch> = rows.try_collect().await.unwrap();
+    assert_eq!(all.iter().map(RecordBatch::num_rows).sum::<usize>(), 12);
+    assert!(memory.peak() > 0);
+    assert_eq!(memory.used(), 0);
+}
+
+#[tokio::test]
+async fn a_row_group_larger_than_the_whole_memory_is_refused_by_name() {
+    let small = FileScan { memory: MemoryBudget::new(10), ..scan(vec![id()]) };
+    let refused = open_scan(&table().await, small).await.unwrap().try_collect::<Vec<_>>().await.unwrap_err();
+    assert!(matches!(refused, Error::TooLarge { .. }), "{refused:?}");
+    let told = refused.to_string();
+    assert!(told.contains("row group 0") && told.contains(FILE) && told.contains("limits.memory"), "{told}");
+}
+
+#[test]
+fn a_row_group_takes_its_stored_bytes_two_pages_of_each_column_and_a_batch() {
+    let small = held_bytes([(100, 300)].into_iter(), 30, 10);
+    assert_eq!(small, 100 + 300 + 100);
+    let large = held_bytes([(50 << 20, 90 << 20)].into_iter(), 90 << 10, 1 << 10);
+    assert_eq!(large, (50 << 20) + 2 * PAGE_BYTES + (1 << 20));
 }

@@ -158,7 +158,29 @@ async fn finish(
     let path = completed_path(timeline_dir, rollback, completed, Action::Rollback);
     storage.put_new(&path, bytes).await?;
     super::delete_markers(storage, dead).await?;
-    super::delete_heartbeat(storage, dead).await
+    super::delete_heartbeat(storage, dead).await?;
+    report_late_completion(storage, timeline_dir, dead, action, rollback).await
+}
+
+/// A completing request may land even after the last look that could still stop the rollback: then the timeline names
+/// files that are deleted, and no reader may take it for a commit.
+async fn report_late_completion(
+    storage: &Storage,
+    timeline_dir: &str,
+    dead: &InstantTime,
+    action: Action,
+    rollback: &InstantTime,
+) -> Result<()> {
+    match super::find_completion(storage, timeline_dir, dead).await? {
+        None => Ok(()),
+        Some(at) => Err(Error::corrupt(
+            completed_path(timeline_dir, dead, &at, action),
+            format!(
+                "its request landed after rollback {rollback} had deleted the files it names; nothing of it was ever to be \
+                 read: remove this file, then run again"
+            ),
+        )),
+    }
 }
 
 async fn refuse_completed(storage: &Storage, timeline_dir: &str, dead: &InstantTime) -> Result<()> {

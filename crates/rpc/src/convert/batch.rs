@@ -128,6 +128,9 @@ fn written_to_proto(written: &Written) -> proto::Written {
         updates: written.updates,
         files: written.files,
         bytes: written.bytes,
+        combined: written.combined,
+        outdated: written.outdated,
+        without_key: written.without_key,
     }
 }
 
@@ -138,6 +141,9 @@ fn written_from_proto(written: proto::Written) -> Written {
         updates: written.updates,
         files: written.files,
         bytes: written.bytes,
+        combined: written.combined,
+        outdated: written.outdated,
+        without_key: written.without_key,
     }
 }
 

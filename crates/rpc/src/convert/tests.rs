@@ -186,7 +186,16 @@ pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
                 rows: 0,
             },
         ],
-        written: Written { rows: 1, inserts: 2, updates: 3, files: 4, bytes: 5 },
+        written: Written {
+            rows: 1,
+            inserts: 2,
+            updates: 3,
+            files: 4,
+            bytes: 5,
+            combined: 6,
+            outdated: 7,
+            without_key: 8,
+        },
         timings: vec![(Stage::Pending, 0), (Stage::Plan, 61_001)],
         peak_memory: 9,
         error: Some(Failure {

@@ -32,7 +32,7 @@ fn print(ratios: &[Ratio], output: Output) {
         match output {
             Output::Json => output::print_json(ratio),
             Output::Text => println!(
-                "{} ÷ {}: {:.2} (bound {:.1}; pairs {:?}; ours {:?} ms, theirs {:?} ms; counted memory {} MiB)",
+                "{} ÷ {}: {:.2} (bound {:.1}; pairs {:?}; ours {:?} ms, theirs {:?} ms; counted memory {} MiB, resident {})",
                 ratio.name,
                 ratio.against,
                 ratio.median(),
@@ -40,7 +40,8 @@ fn print(ratios: &[Ratio], output: Output) {
                 ratio.ratios.iter().map(|r| (r * 100.0).round() / 100.0).collect::<Vec<_>>(),
                 ratio.ours_millis,
                 ratio.theirs_millis,
-                ratio.peak_memory >> 20
+                ratio.peak_memory >> 20,
+                ratio.resident_memory.map_or("not measured".to_string(), |bytes| format!("{} MiB", bytes >> 20)),
             ),
         }
     }

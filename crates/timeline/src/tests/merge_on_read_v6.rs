@@ -76,6 +76,7 @@ impl Table {
             instants: None,
             prune: None,
             batch_rows: 100,
+            memory: MemoryBudget::new(64 << 20),
         }
     }
 
@@ -85,7 +86,6 @@ impl Table {
             files: slice.logs.iter().map(|log| log.path.clone()).collect(),
             counted: Some(counted),
             rules: MergeRules::of(&self.config).unwrap(),
-            memory: MemoryBudget::new(64 << 20),
         }
     }
 }
