@@ -26,7 +26,7 @@ async fn rows_without_a_key_are_dropped_on_request_and_every_row_left_out_is_cou
     };
     let failed = run(&roles, &job("fail"), "a").await;
     let error = failed.error.unwrap();
-    assert_eq!((failed.outcome, error.reason.as_str()), (Some(Outcome::Failed), "NULL_KEY"), "{}", error.message);
+    assert_eq!((failed.outcome, error.reason.as_str()), (Some(Outcome::Rejected), "NULL_KEY"), "{}", error.message);
     assert!(error.message.contains("on_null_key"), "{}", error.message);
 
     let dropped = run(&roles, &job("drop"), "b").await;

@@ -248,6 +248,10 @@ pub(crate) fn target_error(url: &str, doing: &str, error: tributary_hudi::Error)
         Hudi::Store { .. } | Hudi::Disk { .. } | Hudi::Gone { .. } => {
             Error::Store { url: url.to_string(), doing: doing.to_string(), source: boxed_error(error) }
         }
+        // A file that is no good is no mistake of the pipeline's.
+        Hudi::Corrupt { file, detail } => {
+            Error::Writer(tributary_api::writer::Error::Corrupt { url: url.to_string(), file, detail })
+        }
         other => Error::Target { url: url.to_string(), what: other.to_string() },
     }
 }

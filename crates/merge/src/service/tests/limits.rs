@@ -159,7 +159,7 @@ async fn query_and_a_writer_elsewhere_share_the_memory_of_the_batch() {
     let mut bench = Bench::new().source("s", schema(), vec![batch(&[(1, "a", 1)])]);
     bench.limits = limits(100 << 20);
     bench.run("SELECT id FROM <SRC>").await.unwrap();
-    assert_eq!(bench.writer.shares(), [Some(40 << 20)], "the query's share is 60 of 100 MiB");
+    assert_eq!(bench.writer.shares(), [Some(50 << 20)], "the query's share is half of it");
 }
 
 #[tokio::test(start_paused = true)]
