@@ -26,6 +26,10 @@ enum Scenario {
     First,
     /// Keys are updated and added.
     Upsert,
+    /// Some rows are flagged as deleted, of keys that are stored and that are not.
+    Deletes,
+    /// The partitions that rows are in are replaced.
+    Overwrite,
     /// A dead instant of an earlier process is rolled back on the way.
     AfterADeadBatch,
     /// Old file versions are cleaned after the commit.
@@ -40,7 +44,11 @@ impl Scenario {
     /// The services of the target: clean, archive, compact the metadata table.
     fn services(self) -> Value {
         let (clean, archive, compact) = match self {
-            Scenario::First | Scenario::Upsert | Scenario::AfterADeadBatch => (0, 0, 0),
+            Scenario::First
+            | Scenario::Upsert
+            | Scenario::Deletes
+            | Scenario::Overwrite
+            | Scenario::AfterADeadBatch => (0, 0, 0),
             Scenario::Clean => (1, 0, 0),
             Scenario::CompactMetadata => (0, 0, 1),
             Scenario::Archive => (1, 3, 1),
@@ -52,9 +60,23 @@ impl Scenario {
     fn batches_before(self) -> usize {
         match self {
             Scenario::First => 0,
-            Scenario::Upsert | Scenario::AfterADeadBatch => 1,
+            Scenario::Upsert | Scenario::Deletes | Scenario::Overwrite | Scenario::AfterADeadBatch => 1,
             Scenario::Clean | Scenario::CompactMetadata => 2,
             Scenario::Archive => 3,
+        }
+    }
+
+    /// What the disturbed batch does with its rows.
+    fn operation(self) -> &'static str {
+        if matches!(self, Scenario::Overwrite) { "insert_overwrite" } else { "upsert" }
+    }
+
+    fn sql(self) -> &'static str {
+        match self {
+            Scenario::Deletes => "SELECT id, value, value % 2 AS part, value % 3 = 0 AS _hoodie_is_deleted FROM <SRC>",
+            // Only odd rows, so that one of the two partitions stays as it is.
+            Scenario::Overwrite => "SELECT id, value, value % 2 AS part FROM <SRC> WHERE value % 2 = 1",
+            _ => PLAIN,
         }
     }
 
@@ -71,13 +93,19 @@ struct Prepared {
     commits: usize,
 }
 
+const PLAIN: &str = "SELECT id, value, value % 2 AS part FROM <SRC>";
+
 fn job(lake: &Lake, scenario: Scenario) -> Pipeline {
+    job_of(lake, scenario, scenario.sql(), scenario.operation())
+}
+
+fn job_of(lake: &Lake, scenario: Scenario, sql: &str, operation: &str) -> Pipeline {
     pipeline(json!({
         "name": "p",
         "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
-        "transform": [{"sql": "SELECT id, value, value % 2 AS part FROM <SRC>"}],
+        "transform": [{"sql": sql}],
         "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"],
-                   "services": scenario.services()},
+                   "operation": operation, "services": scenario.services()},
     }))
 }
 
@@ -87,7 +115,8 @@ async fn prepare(scenario: Scenario) -> Prepared {
     let source = value_table(&roles, &lake.path("src")).await;
     source.upsert(vec![values((0..20).map(|n| (format!("k{n}"), n)))]).await.unwrap();
     for number in 0..scenario.batches_before() {
-        let before = run(&roles, &job(&lake, scenario), &format!("before{number}")).await;
+        let before = job_of(&lake, scenario, PLAIN, "upsert");
+        let before = run(&roles, &before, &format!("before{number}")).await;
         assert_eq!(before.outcome, Some(Outcome::Committed), "{:?}", before.error);
         // Odd times odd stays odd: no key moves to another partition.
         source.upsert(vec![values((10..30).map(|n| (format!("k{n}"), n * 11)))]).await.unwrap();
@@ -104,6 +133,14 @@ async fn prepare(scenario: Scenario) -> Prepared {
     };
     let mut expected: Vec<String> = rows(&roles, &lake.path("src")).await.iter().map(with_part).collect();
     expected.sort();
+    if matches!(scenario, Scenario::Deletes | Scenario::Overwrite) {
+        // What is left is not what the source has; `tests/it/operations.rs` says what these operations do.
+        let undisturbed = lake.copy();
+        let ended = run(&roles, &job(&undisturbed, scenario), "undisturbed").await;
+        assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
+        expected = target_rows(&roles, &undisturbed).await;
+        assert!(expected.len() < 30, "{expected:?}");
+    }
     Prepared { scenario, template: lake, expected, commits: scenario.batches_before() + 1 }
 }
 
@@ -223,6 +260,16 @@ async fn the_first_batch_survives_every_fault_of_every_operation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upsert_survives_every_fault_of_every_operation() {
     explore(Scenario::Upsert).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletes_survive_every_fault_of_every_operation() {
+    explore(Scenario::Deletes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overwrite_survives_every_fault_of_every_operation() {
+    explore(Scenario::Overwrite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -124,6 +124,15 @@ pub struct Written {
     /// Rows left out because their key is null.
     #[serde(default)]
     pub without_key: u64,
+    /// Stored rows that were deleted.
+    #[serde(default)]
+    pub deletes: u64,
+    /// Rows left out because the record that they delete is not in the table.
+    #[serde(default)]
+    pub absent: u64,
+    /// File groups that were replaced as a whole.
+    #[serde(default)]
+    pub replaced_groups: u64,
 }
 
 /// Why a batch did not commit, as it is told to a caller.

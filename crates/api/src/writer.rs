@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The writer role: staging the files of one instant.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -37,7 +38,7 @@ pub struct StageRequest {
     /// Schema of the table after the batch, without meta columns: the rows' columns in the table's order, in types
     /// that may be wider.
     pub table_schema: SchemaRef,
-    /// How rows enter.
+    /// How rows enter. Rows of an upsert or insert whose column `_hoodie_is_deleted` is true delete the record of their key.
     pub operation: Operation,
     /// How keys and partitions are made.
     pub keys: KeySettings,
@@ -101,6 +102,12 @@ pub struct Staged {
     pub rows_outdated: u64,
     /// Rows left out because their key was null.
     pub rows_null_key: u64,
+    /// Rows left out because the record that they delete is not in the table.
+    #[serde(default)]
+    pub rows_absent: u64,
+    /// Partitions that rows came for.
+    #[serde(default)]
+    pub partitions: BTreeSet<String>,
 }
 
 /// One staged base file.
@@ -120,6 +127,9 @@ pub struct StagedFile {
     pub inserts: u64,
     /// Rows of the batch that replaced a stored one.
     pub updates: u64,
+    /// Stored rows of the slice before that were deleted.
+    #[serde(default)]
+    pub deletes: u64,
     /// Size in bytes.
     pub bytes: u64,
     /// Statistics of each column, for the metadata table where it keeps them.

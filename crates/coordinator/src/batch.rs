@@ -13,13 +13,13 @@ use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
 use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
 use tributary_api::writer::{self, StageRequest, TargetSlice};
 use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
-use tributary_hudi::{Action, Storage, Timeline, current_slices};
+use tributary_hudi::{Storage, Timeline, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
     Answer, Checkpoint, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
 };
 
-use crate::commit::{Proposal, commit_metadata, remember};
+use crate::commit::{Proposal, action_of, commit_metadata, remember};
 use crate::control::Control;
 use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
@@ -29,6 +29,7 @@ use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
 use crate::report::{committed_sources, written};
 use crate::service::Inner;
 use crate::services::TableServices;
+use crate::staged::replaced_groups;
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
 /// For how long a lock is asked for before the batch looks whether it was ended.
@@ -290,10 +291,9 @@ impl<'a> Batch<'a> {
             epoch: prepared.resolved.next_epoch,
             process: self.inner.process.clone(),
         };
-        let operation = self.request.pipeline.target.operation.as_str();
-        begin_instant(&self.storage, &config.timeline_dir(), &instant, Action::Commit, operation, &owner)
-            .await
-            .map_err(fail)?;
+        let operation = self.request.pipeline.target.operation;
+        let (directory, action) = (config.timeline_dir(), action_of(operation));
+        begin_instant(&self.storage, &directory, &instant, action, operation.as_str(), &owner).await.map_err(fail)?;
         self.status.send_modify(|status| status.instant = Some(instant.clone()));
         let slices = current_slices(&self.storage, config, &timeline).await.map_err(fail)?;
         let slices = slices.into_iter().map(|slice| TargetSlice {
@@ -443,6 +443,7 @@ impl<'a> Batch<'a> {
             seen: &prepared.seen,
             base,
             staged: &merged.staged,
+            action: action_of(pipeline.target.operation),
             lock,
             settings: &self.inner.settings,
         };
@@ -460,11 +461,16 @@ impl<'a> Batch<'a> {
             Gate::Closed(what) => Err(Error::Conflict { url: self.storage.url().to_string(), what }),
             Gate::Open(permit) => {
                 proposal.delete_unnamed().await?;
+                let operation = pipeline.target.operation;
+                let replaced = replaced_groups(operation, &opened.slices, &merged.staged);
+                let groups = replaced.values().map(Vec::len).sum::<usize>() as u64;
+                self.status.send_modify(|status| status.written.replaced_groups = groups);
                 let metadata = commit_metadata(
                     &prepared.target.config.name,
                     &prepared.opening.schema,
-                    pipeline.target.operation.as_str(),
+                    operation,
                     &merged.staged,
+                    replaced,
                     &pipeline.name,
                     &checkpoint,
                     !prepared.resolved.shared_target,

@@ -11,6 +11,7 @@ use tributary_hudi::target::{
     TableLock, complete_instant, find_completion, list_markers, pending_restores, pending_rollbacks, write_delta,
 };
 use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, avro_schema};
+use tributary_types::pipeline::Operation;
 use tributary_types::{
     Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, checkpoint_key, flat_form,
     pipeline_of_key,
@@ -34,6 +35,8 @@ pub(crate) struct Proposal<'a> {
     /// The commit that the batch was planned from.
     pub(crate) base: Option<&'a InstantTime>,
     pub(crate) staged: &'a Staged,
+    /// What the instant is: a commit, or a replacecommit.
+    pub(crate) action: Action,
     /// The target's lock.
     pub(crate) lock: &'a TableLock,
     pub(crate) settings: &'a Settings,
@@ -163,7 +166,7 @@ impl Proposal<'_> {
                 break;
             }
             let instant = permit.instant();
-            let put = complete_instant(self.storage, &directory, instant, &completed, Action::Commit, bytes.clone());
+            let put = complete_instant(self.storage, &directory, instant, &completed, self.action, bytes.clone());
             match tokio::time::timeout(settings.commit_request, put).await {
                 Ok(Ok(PutNew::Created)) => return Ok(completed),
                 // Our own name, so our own earlier try.
@@ -179,12 +182,19 @@ impl Proposal<'_> {
     }
 }
 
-/// The metadata of the commit: files, schema and cursors in both forms.
+/// What the instant of an operation is.
+pub(crate) fn action_of(operation: Operation) -> Action {
+    if operation.replaces_groups() { Action::ReplaceCommit } else { Action::Commit }
+}
+
+/// The metadata of the commit: files, replaced groups, schema and cursors in both forms.
+#[allow(clippy::too_many_arguments)] // the parts of one record, passed once
 pub(crate) fn commit_metadata(
     table: &str,
     schema: &arrow::datatypes::Schema,
-    operation: &str,
+    operation: Operation,
     staged: &Staged,
+    replaced: BTreeMap<String, Vec<String>>,
     pipeline: &PipelineName,
     checkpoint: &Checkpoint,
     writes_flat_form: bool,
@@ -198,7 +208,7 @@ pub(crate) fn commit_metadata(
         extra.insert(key.to_string(), value);
     }
     let stats = write_stats(&staged.files);
-    Ok(CommitMetadata { operation: operation.to_string(), stats, extra, ..CommitMetadata::default() })
+    Ok(CommitMetadata { operation: operation.as_str().to_string(), stats, replaced, extra, compacted: false })
 }
 
 /// Adds the answered request, if it was not there before.

@@ -77,6 +77,11 @@ pub(crate) fn register_pipeline(pipeline: &str) {
 }
 
 /// The rows left out, by the label `why`.
-pub(crate) fn left_out(written: &Written) -> [(&'static str, u64); 3] {
-    [("combined", written.combined), ("outdated", written.outdated), ("without-key", written.without_key)]
+pub(crate) fn left_out(written: &Written) -> [(&'static str, u64); 4] {
+    [
+        ("combined", written.combined),
+        ("outdated", written.outdated),
+        ("without-key", written.without_key),
+        ("absent", written.absent),
+    ]
 }

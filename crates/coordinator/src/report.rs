@@ -18,6 +18,9 @@ pub(crate) fn written(merged: &Merged) -> Written {
         combined: merged.staged.rows_combined,
         outdated: merged.staged.rows_outdated,
         without_key: merged.staged.rows_null_key,
+        deletes: files.iter().map(|file| file.deletes).sum(),
+        absent: merged.staged.rows_absent,
+        replaced_groups: 0,
     }
 }
 

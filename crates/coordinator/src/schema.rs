@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use tributary_types::pipeline::Target;
+use tributary_types::pipeline::{Operation, Target};
+
+/// The data column whose true marks its row as a delete, as in Hudi.
+const IS_DELETED: &str = "_hoodie_is_deleted";
 
 /// The schema that the table has after the batch: its own columns in their order, then new ones. The problems, each
 /// as a sentence, where the result does not fit.
@@ -14,9 +17,14 @@ pub(crate) fn target_schema(
     result: &Schema,
 ) -> Result<SchemaRef, Vec<String>> {
     let mut problems = Vec::new();
-    let keys =
-        [("record_key", &target.record_key), ("partition_by", &target.partition_by), ("ordering", &target.ordering)];
-    for (role, columns) in keys {
+    let operation = target.operation;
+    // A delete asks for no ordering, and one of whole partitions for no key.
+    let needed = [
+        ("record_key", &target.record_key, operation != Operation::DeletePartition),
+        ("partition_by", &target.partition_by, true),
+        ("ordering", &target.ordering, !operation.only_deletes()),
+    ];
+    for (role, columns, _) in needed.into_iter().filter(|(_, _, is_needed)| *is_needed) {
         for column in columns.iter().filter(|column| result.column_with_name(column).is_none()) {
             problems.push(format!(
                 "`target.{role}` names column `{column}`, which the query's result does not have: {}",
@@ -24,16 +32,44 @@ pub(crate) fn target_schema(
             ));
         }
     }
-    if result.column_with_name("_hoodie_is_deleted").is_some() {
-        problems.push(
-            "the result has a column `_hoodie_is_deleted`: deletes cannot be written yet, leave it out".to_string(),
-        );
+    if let Some((_, flag)) =
+        result.column_with_name(IS_DELETED).filter(|(_, flag)| flag.data_type() != &DataType::Boolean)
+    {
+        problems.push(format!(
+            "column `{IS_DELETED}` marks rows that delete their record, but it is {}: cast it to BOOLEAN",
+            flag.data_type()
+        ));
     }
     let merged = match stored {
+        Some(stored) if operation.only_deletes() => keep(stored, result, &mut problems),
+        None if operation.only_deletes() => {
+            problems.push(format!("`{}` deletes from a table that has no rows yet", operation.as_str().to_lowercase()));
+            Vec::new()
+        }
         Some(stored) => merge(stored, result, &mut problems),
         None => result.fields().iter().map(|field| field.as_ref().clone()).collect(),
     };
     if problems.is_empty() { Ok(Arc::new(Schema::new(merged))) } else { Err(problems) }
+}
+
+/// The table's own columns, of which the result may have any, in a type that fits.
+fn keep(stored: &Schema, result: &Schema, problems: &mut Vec<String>) -> Vec<Field> {
+    for field in stored.fields() {
+        let Some((_, given)) = result.column_with_name(field.name()) else { continue };
+        if common_type(field.data_type(), given.data_type()).as_ref() != Some(field.data_type()) {
+            problems.push(misfit(field, given));
+        }
+    }
+    stored.fields().iter().map(|field| field.as_ref().clone()).collect()
+}
+
+fn misfit(stored: &Field, given: &Field) -> String {
+    format!(
+        "column `{}` is {} in the target and {} in the query's result: cast it",
+        stored.name(),
+        stored.data_type(),
+        given.data_type()
+    )
 }
 
 fn merge(stored: &Schema, result: &Schema, problems: &mut Vec<String>) -> Vec<Field> {
@@ -50,12 +86,7 @@ fn merge(stored: &Schema, result: &Schema, problems: &mut Vec<String>) -> Vec<Fi
         };
         match common_type(field.data_type(), new.data_type()) {
             Some(data_type) => merged.push(Field::new(field.name(), data_type, true)),
-            None => problems.push(format!(
-                "column `{}` is {} in the target and {} in the query's result: cast it",
-                field.name(),
-                field.data_type(),
-                new.data_type()
-            )),
+            None => problems.push(misfit(field, new)),
         }
     }
     let added = result.fields().iter().filter(|field| stored.column_with_name(field.name()).is_none());
@@ -137,6 +168,28 @@ mod tests {
         let wrong = schema(&[("id", DataType::Int64), ("a", DataType::Int32), ("b", DataType::Float64)]);
         let problems = target_schema(&target(), Some(&stored), &wrong).unwrap_err();
         assert!(problems[0].contains("column `id` is Utf8 in the target and Int64"), "{problems:?}");
+    }
+
+    #[test]
+    fn rows_that_only_delete_need_the_key_and_leave_the_schema_as_it_is() {
+        let stored = schema(&[("id", DataType::Utf8), ("v", DataType::Int64), ("ts", DataType::Int64)]);
+        let mut target = Target { operation: Operation::Delete, ordering: vec!["ts".to_string()], ..target() };
+        let kept = target_schema(&target, Some(&stored), &schema(&[("id", DataType::Utf8)])).unwrap();
+        assert_eq!(kept.as_ref(), &stored);
+        let problems = target_schema(&target, Some(&stored), &schema(&[("v", DataType::Utf8)])).unwrap_err().join("\n");
+        assert!(problems.contains("`id`") && problems.contains("column `v` is Int64"), "{problems}");
+        let problems = target_schema(&target, None, &schema(&[("id", DataType::Utf8)])).unwrap_err();
+        assert!(problems[0].contains("no rows yet"), "{problems:?}");
+        target.operation = Operation::DeletePartition;
+        target.partition_by = vec!["v".to_string()];
+        target_schema(&target, Some(&stored), &schema(&[("v", DataType::Int64)])).unwrap();
+    }
+
+    #[test]
+    fn a_delete_flag_that_is_no_boolean_is_refused() {
+        let result = schema(&[("id", DataType::Utf8), (IS_DELETED, DataType::Utf8)]);
+        let problems = target_schema(&target(), None, &result).unwrap_err();
+        assert!(problems[0].contains("cast it to BOOLEAN"), "{problems:?}");
     }
 
     #[test]

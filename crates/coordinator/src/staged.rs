@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Staged files as a commit and the metadata table name them.
 
-use tributary_api::writer::StagedFile;
+use std::collections::BTreeMap;
+
+use tributary_api::writer::{Staged, StagedFile, TargetSlice};
 use tributary_hudi::WriteStat;
 use tributary_hudi::target::FileChange;
+use tributary_types::pipeline::Operation;
 
 /// The files' statistics in the metadata of their commit.
 pub fn write_stats(files: &[StagedFile]) -> Vec<WriteStat> {
@@ -16,7 +19,7 @@ pub fn write_stats(files: &[StagedFile]) -> Vec<WriteStat> {
         rows: file.rows as i64,
         inserts: file.inserts as i64,
         updates: file.updates as i64,
-        deletes: 0,
+        deletes: file.deletes as i64,
         bytes: file.bytes as i64,
     };
     files.iter().map(stat).collect()
@@ -31,4 +34,47 @@ pub fn file_changes(files: &[StagedFile]) -> Vec<FileChange> {
         deleted: false,
     };
     files.iter().map(change).collect()
+}
+
+/// File groups that a batch replaces as a whole, by partition: those of the partitions that its rows are in, or all.
+/// A batch without a row replaces nothing, whatever its operation.
+pub(crate) fn replaced_groups(
+    operation: Operation,
+    slices: &[TargetSlice],
+    staged: &Staged,
+) -> BTreeMap<String, Vec<String>> {
+    let mut replaced: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    if !operation.replaces_groups() || staged.partitions.is_empty() {
+        return replaced;
+    }
+    let everywhere = operation == Operation::InsertOverwriteTable;
+    for slice in slices.iter().filter(|slice| everywhere || staged.partitions.contains(&slice.partition)) {
+        replaced.entry(slice.partition.clone()).or_default().push(slice.file_id.clone());
+    }
+    replaced
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overwrite_replaces_the_groups_of_its_partitions_or_all_and_an_empty_batch_none() {
+        let slice = |partition: &str, file_id: &str| TargetSlice {
+            partition: partition.to_string(),
+            file_id: file_id.to_string(),
+            path: format!("{partition}/{file_id}"),
+            instant: "20250606182826197".parse().unwrap(),
+            bytes: 1,
+        };
+        let slices = [slice("p", "a"), slice("p", "b"), slice("q", "c")];
+        let staged = Staged { partitions: ["p".to_string()].into(), ..Staged::default() };
+        let of =
+            |operation, staged: &Staged| replaced_groups(operation, &slices, staged).into_values().flatten().count();
+        assert_eq!(of(Operation::InsertOverwrite, &staged), 2);
+        assert_eq!(of(Operation::DeletePartition, &staged), 2);
+        assert_eq!(of(Operation::InsertOverwriteTable, &staged), 3);
+        assert_eq!(of(Operation::Upsert, &staged), 0);
+        assert_eq!(of(Operation::InsertOverwriteTable, &Staged::default()), 0);
+    }
 }

@@ -6,12 +6,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use hudi_core::metadata::commit::{HoodieCommitMetadata, HoodieWriteStat};
+use hudi_core::metadata::replace_commit::HoodieReplaceCommitMetadata;
 
 use crate::error::{Error, Result};
 
 const AVRO_MAGIC: &[u8] = b"Obj\x01";
 /// What Java writes as the previous commit of a file group that had none.
 pub const NO_PREVIOUS_COMMIT: &str = "null";
+
+/// Operations whose commit is a replacecommit, which Java reads as a record of its own, even if it replaced nothing.
+const REPLACING: [&str; 3] = ["INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION"];
 
 /// Metadata of a completed write.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -77,15 +81,30 @@ impl CommitMetadata {
         for stat in &self.stats {
             by_partition.entry(stat.partition.clone()).or_default().push(stat.to_raw());
         }
-        let raw = HoodieCommitMetadata {
-            partition_to_write_stats: Some(by_partition),
-            compacted: Some(self.compacted),
-            extra_metadata: Some(self.extra.clone().into_iter().collect()),
-            version: Some(1),
-            operation_type: Some(self.operation.clone()),
-            partition_to_replace_file_ids: None,
+        let extra = Some(self.extra.clone().into_iter().collect());
+        let replaces = !self.replaced.is_empty() || REPLACING.contains(&self.operation.as_str());
+        let encoded = if !replaces {
+            let raw = HoodieCommitMetadata {
+                partition_to_write_stats: Some(by_partition),
+                compacted: Some(self.compacted),
+                extra_metadata: extra,
+                version: Some(1),
+                operation_type: Some(self.operation.clone()),
+                partition_to_replace_file_ids: None,
+            };
+            raw.to_avro_bytes()
+        } else {
+            let raw = HoodieReplaceCommitMetadata {
+                partition_to_write_stats: Some(by_partition),
+                compacted: Some(self.compacted),
+                extra_metadata: extra,
+                version: Some(1),
+                operation_type: Some(self.operation.clone()),
+                partition_to_replace_file_ids: Some(self.replaced.clone().into_iter().collect()),
+            };
+            raw.to_avro_bytes()
         };
-        raw.to_avro_bytes().map_err(|e| Error::corrupt("commit metadata", e))
+        encoded.map_err(|e| Error::corrupt("commit metadata", e))
     }
 
     /// Whether the write is a table service: rows move between files, none changes.
@@ -188,6 +207,18 @@ mod tests {
         let bytes = metadata.encode().unwrap();
         assert!(bytes.starts_with(AVRO_MAGIC));
         assert_eq!(CommitMetadata::decode("f", &bytes).unwrap(), metadata);
+    }
+
+    #[test]
+    fn replaced_groups_read_back_from_avro() {
+        let metadata = CommitMetadata {
+            operation: "INSERT_OVERWRITE".to_string(),
+            stats: vec![stat()],
+            replaced: BTreeMap::from([("d=1".to_string(), vec!["g-0".to_string(), "h-0".to_string()])]),
+            extra: BTreeMap::from([("schema".to_string(), "{}".to_string())]),
+            ..CommitMetadata::default()
+        };
+        assert_eq!(CommitMetadata::decode("f", &metadata.encode().unwrap()).unwrap(), metadata);
     }
 
     #[test]

@@ -108,6 +108,15 @@ impl KeyRules {
         })
     }
 
+    /// Partition paths of every row, whatever its key.
+    pub fn partitions(&self, batch: &RecordBatch) -> Result<ArrayRef, KeyError> {
+        let rules = KeyRules { record_key: Vec::new(), ..self.clone() };
+        rules.check(&batch.schema())?;
+        let columns: Vec<ArrayRef> =
+            self.partition_by.iter().filter_map(|name| batch.column_by_name(name).cloned()).collect();
+        Ok(std::sync::Arc::new(self.partition_paths(&columns, batch.num_rows())?))
+    }
+
     fn record_keys(&self, columns: &[ArrayRef], rows: usize) -> Result<StringArray, KeyError> {
         if let ([column], false) = (columns, self.complex) {
             return simple_keys(&self.record_key[0], column);

@@ -81,6 +81,9 @@ struct BatchJson<'a> {
     combined: u64,
     outdated: u64,
     without_key: u64,
+    deletes: u64,
+    absent: u64,
+    replaced_groups: u64,
     peak_memory: u64,
     sources: Vec<SourceJson>,
     timings_millis: BTreeMap<&'a str, u64>,
@@ -201,6 +204,9 @@ fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
         combined: status.written.combined,
         outdated: status.written.outdated,
         without_key: status.written.without_key,
+        deletes: status.written.deletes,
+        absent: status.written.absent,
+        replaced_groups: status.written.replaced_groups,
         peak_memory: status.peak_memory,
         sources: status.sources.iter().map(source_json).collect(),
         timings_millis: timings,
@@ -234,12 +240,18 @@ fn print_batch_text(status: &BatchStatus) {
         println!("commit   {instant}, completed {completed}, sequence number {seq}");
         let written = &status.written;
         println!(
-            "written  {} rows ({} new, {} updated) in {} files, {}",
+            "written  {} rows ({} new, {} updated{}) in {} files, {}{}",
             written.rows,
             written.inserts,
             written.updates,
+            if written.deletes > 0 { format!(", {} deleted", written.deletes) } else { String::new() },
             written.files,
-            size(written.bytes)
+            size(written.bytes),
+            if written.replaced_groups > 0 {
+                format!(", {} file groups replaced", written.replaced_groups)
+            } else {
+                String::new()
+            }
         );
         if let Some(line) = left_out(written) {
             println!("left out {line}");
@@ -256,6 +268,7 @@ fn left_out(written: &Written) -> Option<String> {
         (written.combined, "lost against another row of their key"),
         (written.outdated, "older than the stored row"),
         (written.without_key, "without a key"),
+        (written.absent, "deleting a record that is not there"),
     ];
     let told: Vec<String> =
         reasons.iter().filter(|(rows, _)| *rows > 0).map(|(rows, why)| format!("{rows} rows {why}")).collect();

@@ -261,6 +261,9 @@ pub struct Target {
     /// How rows enter the table.
     #[serde(default)]
     pub operation: Operation,
+    /// Accept that `insert_overwrite_table` leaves only what the last window brought.
+    #[serde(default)]
+    pub acknowledge_window_only: bool,
     /// Who else writes the table.
     #[serde(default)]
     pub writers: Writers,
@@ -315,6 +318,14 @@ pub enum Operation {
     Insert,
     /// As insert, without combining rows of one key inside the batch.
     BulkInsert,
+    /// Each row names a record by its key and partition columns, which is deleted.
+    Delete,
+    /// The rows replace everything in the partitions that they are in.
+    InsertOverwrite,
+    /// The rows replace everything in the table.
+    InsertOverwriteTable,
+    /// Each row names a partition by its partition columns, in which everything is deleted.
+    DeletePartition,
 }
 
 impl Operation {
@@ -324,7 +335,21 @@ impl Operation {
             Operation::Upsert => "UPSERT",
             Operation::Insert => "INSERT",
             Operation::BulkInsert => "BULK_INSERT",
+            Operation::Delete => "DELETE",
+            Operation::InsertOverwrite => "INSERT_OVERWRITE",
+            Operation::InsertOverwriteTable => "INSERT_OVERWRITE_TABLE",
+            Operation::DeletePartition => "DELETE_PARTITION",
         }
+    }
+
+    /// Whether it replaces file groups as a whole, which is a replacecommit.
+    pub fn replaces_groups(self) -> bool {
+        matches!(self, Operation::InsertOverwrite | Operation::InsertOverwriteTable | Operation::DeletePartition)
+    }
+
+    /// Whether the rows only name what goes: then they need no other columns of the table.
+    pub fn only_deletes(self) -> bool {
+        matches!(self, Operation::Delete | Operation::DeletePartition)
     }
 }
 
@@ -584,9 +609,27 @@ impl Pipeline {
                 }
             }
         }
+        self.check_operation(problems);
         problems.extend(target.services.problems());
         if self.sources.iter().any(|source| same_path(&source.path, &target.path)) {
             problems.push(format!("`target.path` `{}` is also a source: a batch would read itself", target.path));
+        }
+    }
+}
+
+impl Pipeline {
+    fn check_operation(&self, problems: &mut Vec<String>) {
+        let target = &self.target;
+        let incremental = self.sources.iter().any(|source| source.read == ReadMode::Incremental);
+        if target.operation == Operation::InsertOverwriteTable && incremental && !target.acknowledge_window_only {
+            problems.push(
+                "`target.operation = \"insert_overwrite_table\"` leaves only the rows of the last window in the table; set \
+                 `target.acknowledge_window_only = true` if that is meant"
+                    .to_string(),
+            );
+        }
+        if target.operation == Operation::DeletePartition && target.partition_by.is_empty() {
+            problems.push("`target.operation = \"delete_partition\"` needs `target.partition_by`".to_string());
         }
     }
 }
@@ -634,6 +677,17 @@ mod tests {
         for part in ["no SQL", "num_instants", "record_key", "would read itself"] {
             assert!(problems.contains(part), "{part} missing in:\n{problems}");
         }
+    }
+
+    #[test]
+    fn an_overwrite_by_a_window_must_be_acknowledged_and_partitions_must_exist_to_be_deleted() {
+        let mut pipeline = pipeline();
+        pipeline.target.operation = Operation::InsertOverwriteTable;
+        assert!(pipeline.validate()[0].contains("acknowledge_window_only"));
+        pipeline.target.acknowledge_window_only = true;
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
+        pipeline.target.operation = Operation::DeletePartition;
+        assert!(pipeline.validate()[0].contains("`target.partition_by`"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use hashbrown::HashTable;
 use tributary_api::writer::Error;
 use tributary_types::{MemoryBudget, Reservation};
 
+use crate::deletes::Deletes;
 use crate::ingest::{KEY, PARTITION, internal};
 use crate::order::OrderingRule;
 
@@ -36,6 +37,8 @@ pub(crate) struct KeyedRows {
     pub(crate) ordering: Option<Vec<Rows>>,
     /// Rows that lost against another row of the part.
     pub(crate) combined: u64,
+    /// Which rows delete their record.
+    pub(crate) deletes: Deletes,
     table: HashTable<u32>,
     _held: Reservation,
 }
@@ -55,6 +58,7 @@ impl KeyedRows {
     pub(crate) fn combine(
         batches: Vec<RecordBatch>,
         rule: Option<&OrderingRule>,
+        deletes: Deletes,
         memory: &MemoryBudget,
     ) -> Result<Self, Error> {
         let ordering = match rule {
@@ -71,6 +75,7 @@ impl KeyedRows {
             batches: Arc::new(batches),
             ordering,
             combined: 0,
+            deletes,
             _held: held,
         };
         for (number, batch) in Arc::clone(&rows.batches).iter().enumerate() {
@@ -87,6 +92,11 @@ impl KeyedRows {
     pub(crate) fn find(&self, partition: &str, key: &str) -> Option<usize> {
         let hash = identity_hash(partition, key);
         self.table.find(hash, |at| self.identity(self.winners[*at as usize]) == (partition, key)).map(|at| *at as usize)
+    }
+
+    /// Whether a row deletes its record.
+    pub(crate) fn is_delete(&self, at: RowAt) -> bool {
+        self.deletes.holds(&self.batches, at)
     }
 
     /// Partition and key of a row.
@@ -173,7 +183,7 @@ mod tests {
     }
 
     fn combine(batches: Vec<RecordBatch>, rule: Option<&OrderingRule>) -> KeyedRows {
-        KeyedRows::combine(batches, rule, &MemoryBudget::new(1 << 30)).unwrap()
+        KeyedRows::combine(batches, rule, Deletes::Never, &MemoryBudget::new(1 << 30)).unwrap()
     }
 
     fn winner(rows: &KeyedRows, partition: &str, key: &str) -> (u32, u32) {
@@ -211,7 +221,7 @@ mod tests {
     fn what_combining_takes_is_counted_and_given_back() {
         let memory = MemoryBudget::new(1 << 30);
         let first = batch(&[("", "a", Some(5)), ("", "b", Some(1))]);
-        let rows = KeyedRows::combine(vec![first.clone()], rule(&first).as_ref(), &memory).unwrap();
+        let rows = KeyedRows::combine(vec![first.clone()], rule(&first).as_ref(), Deletes::Never, &memory).unwrap();
         assert!(memory.used() > 2 * ROW_BYTES, "the ordering values count too");
         drop(rows);
         assert_eq!(memory.used(), 0);

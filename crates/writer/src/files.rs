@@ -15,6 +15,7 @@ use tributary_hudi::{BaseFileWriter, META_COLUMNS, Storage, base_file_name, base
 use tributary_types::{InstantTime, MemoryBudget};
 
 use crate::combine::{KeyedRows, RowAt, gather};
+use crate::deletes::Deletes;
 use crate::ingest::{KEY, KEY_COLUMNS, PARTITION, internal};
 use crate::order::OrderingRule;
 use crate::tag::open_slice;
@@ -172,6 +173,7 @@ pub(crate) async fn write_group(context: &FileContext, group: NewGroup) -> Resul
         rows,
         inserts: rows,
         updates: 0,
+        deletes: 0,
         bytes,
         columns: Vec::new(),
     })
@@ -201,7 +203,7 @@ pub(crate) async fn rewrite_group(
         file.write(&merged).await?;
     }
     let (path, bytes, rows) = file.close().await?;
-    if counts.updates == 0 {
+    if counts.updates == 0 && counts.deletes == 0 {
         // Nothing changed: the file is left to the markers, unnamed by the commit.
         return Ok(Rewritten { file: None, outdated: counts.outdated });
     }
@@ -214,6 +216,7 @@ pub(crate) async fn rewrite_group(
         rows,
         inserts: 0,
         updates: counts.updates,
+        deletes: counts.deletes,
         bytes,
         columns: Vec::new(),
     };
@@ -223,6 +226,7 @@ pub(crate) async fn rewrite_group(
 #[derive(Default)]
 struct Counts {
     updates: u64,
+    deletes: u64,
     outdated: u64,
 }
 
@@ -247,12 +251,16 @@ fn merge_batch(
             continue;
         };
         let outdated = match (&stored_order, &updates.ordering) {
-            (Some(stored), Some(incoming)) => incoming[at.batch as usize].row(at.row as usize) < stored.row(row),
+            (Some(stored), Some(incoming)) if updates.deletes != Deletes::Always => {
+                incoming[at.batch as usize].row(at.row as usize) < stored.row(row)
+            }
             _ => false,
         };
         if outdated {
             counts.outdated += 1;
             picks.push((0, row));
+        } else if updates.is_delete(at) {
+            counts.deletes += 1;
         } else {
             counts.updates += 1;
             picks.push((1, chosen.len()));
@@ -260,7 +268,7 @@ fn merge_batch(
         }
     }
     let stored = renamed(file, stored)?;
-    if chosen.is_empty() {
+    if chosen.is_empty() && picks.len() == stored.num_rows() {
         return Ok(stored);
     }
     let incoming = file.with_meta(&gather(&updates.batches, &chosen)?)?;

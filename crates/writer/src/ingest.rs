@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, new_null_array};
 use arrow::compute::{cast, filter_record_batch, is_not_null};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::StreamExt;
@@ -108,11 +108,17 @@ fn keyed_batch(
 fn aligned(request: &StageRequest, batch: &RecordBatch) -> Result<RecordBatch, Error> {
     let mut columns = Vec::with_capacity(request.schema.fields().len());
     for field in request.table_schema.fields() {
-        let column = batch.column_by_name(field.name()).ok_or_else(|| Error::MissingColumn {
-            column: field.name().clone(),
-            role: "schema",
-            present: batch.schema().fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", "),
-        })?;
+        let Some(column) = batch.column_by_name(field.name()) else {
+            if request.operation.only_deletes() {
+                columns.push(new_null_array(field.data_type(), batch.num_rows()));
+                continue;
+            }
+            return Err(Error::MissingColumn {
+                column: field.name().clone(),
+                role: "schema",
+                present: batch.schema().fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>().join(", "),
+            });
+        };
         if column.data_type() == field.data_type() {
             columns.push(Arc::clone(column));
             continue;

@@ -10,6 +10,7 @@
 //! Nothing staged is ever used by another attempt.
 
 mod combine;
+mod deletes;
 mod files;
 mod ingest;
 pub mod metrics;

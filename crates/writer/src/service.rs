@@ -14,6 +14,7 @@ use tributary_types::Entropy;
 use tributary_types::pipeline::Operation;
 
 use crate::combine::{KeyedRows, RowAt, gather, text};
+use crate::deletes::{Deletes, read_partitions, stored_rows};
 use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, write_group};
 use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, key_rules, keyed_schema};
 use crate::metrics;
@@ -41,9 +42,7 @@ impl Service {
 #[async_trait]
 impl Writer for Service {
     async fn stage(&self, request: StageRequest, rows: RowStream) -> Result<Staged, Error> {
-        key_rules(&request).check(&request.table_schema).map_err(crate::ingest::key_error)?;
-        // Fails now if an ordering column is missing, before anything is read.
-        OrderingRule::new(&request.ordering, &request.table_schema)?;
+        check_columns(&request)?;
         let storage = self.stores.open(&request.url).map_err(|e| role_error(&request.url, e))?;
         let staging = Staging {
             context: Arc::new(FileContext::new(storage, &request, self.settings.batch_rows)),
@@ -51,6 +50,7 @@ impl Writer for Service {
             entropy: Arc::clone(&self.entropy),
             settings: &self.settings,
             tasks: AtomicUsize::new(0),
+            deletes: Deletes::of(request.operation, &keyed_schema(&request.table_schema)),
             request: &request,
         };
         let staged = staging.run(rows).await?;
@@ -77,6 +77,7 @@ struct Staging<'a> {
     entropy: Arc<dyn Entropy>,
     settings: &'a Settings,
     tasks: AtomicUsize,
+    deletes: Deletes,
     request: &'a StageRequest,
 }
 
@@ -90,19 +91,30 @@ struct Sorted {
 
 impl Staging<'_> {
     async fn run(&self, rows: RowStream) -> Result<Staged, Error> {
-        let upsert = self.request.operation == Operation::Upsert;
+        let operation = self.request.operation;
+        if operation == Operation::DeletePartition {
+            let seen = read_partitions(self.request, rows).await?;
+            return Ok(Staged { rows_in: seen.rows, partitions: seen.partitions, ..Staged::default() });
+        }
+        let upsert = matches!(operation, Operation::Upsert | Operation::Delete);
         let route = if upsert { BY_IDENTITY } else { BY_PARTITION };
         let mut spool = self.spool(route, self.request.budget.limit() * self.settings.memory_percent / 100);
         let seen = ingest(self.request, rows, &mut spool).await?;
-        let mut staged = Staged { rows_in: seen.rows, rows_null_key: seen.null_keys, ..Staged::default() };
+        let mut staged = Staged {
+            rows_in: seen.rows,
+            rows_null_key: seen.null_keys,
+            partitions: seen.partitions.clone(),
+            ..Staged::default()
+        };
         match (spool.finish()?, upsert) {
             (Spooled::Memory(batches, _held), true) => self.upsert_all(batches, &seen, &mut staged).await?,
             (Spooled::Parts(parts), true) => self.upsert_parts(parts, &seen, &mut staged).await?,
             (Spooled::Memory(batches, _held), false) => {
-                let rows = all_rows(&batches);
-                staged.files = self.insert_batches(&Arc::new(batches), &rows).await?;
+                staged.files = self.insert_all(batches, &mut staged.rows_absent).await?;
             }
-            (Spooled::Parts(parts), false) => staged.files = self.insert_parts(parts).await?,
+            (Spooled::Parts(parts), false) => {
+                staged.files = self.insert_parts(parts, &mut staged.rows_absent).await?;
+            }
         }
         staged.files.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(staged)
@@ -140,11 +152,8 @@ impl Staging<'_> {
             }
         }
         staged.files = match inserts.finish()? {
-            Spooled::Memory(batches, _held) => {
-                let rows = all_rows(&batches);
-                self.insert_batches(&Arc::new(batches), &rows).await?
-            }
-            Spooled::Parts(parts) => self.insert_parts(parts).await?,
+            Spooled::Memory(batches, _held) => self.insert_all(batches, &mut staged.rows_absent).await?,
+            Spooled::Parts(parts) => self.insert_parts(parts, &mut staged.rows_absent).await?,
         };
         self.rewrite_spooled(updates.finish()?, seen, staged).await
     }
@@ -154,7 +163,7 @@ impl Staging<'_> {
         let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.table_schema))?;
         match updates {
             Spooled::Memory(batches, _held) => {
-                let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), &self.request.budget)?);
+                let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), self.deletes, &self.request.budget)?);
                 let by_slice = self.by_slice(&rows, &seen.partitions).await?;
                 self.rewrite(&rows, by_slice.into_keys().collect(), staged).await
             }
@@ -182,14 +191,14 @@ impl Staging<'_> {
         for part in parts.iter().filter(|part| part.rows() > 0) {
             self.context.go_on()?;
             let mut held = self.request.budget.reservation("one part of the updates");
-            let rows = Arc::new(KeyedRows::combine(part.load(&mut held)?, rule, &self.request.budget)?);
+            let rows = Arc::new(KeyedRows::combine(part.load(&mut held)?, rule, self.deletes, &self.request.budget)?);
             let tags = tag(&self.context, &[(0, slice.clone())], &rows, 1).await?;
             let picked: Vec<RowAt> = tags.iter().map(|(_, winner)| rows.winners[*winner as usize]).collect();
             for chunk in picked.chunks(self.settings.batch_rows) {
                 kept.push(gather(&rows.batches, chunk)?);
             }
         }
-        KeyedRows::combine(kept, rule, &self.request.budget)
+        KeyedRows::combine(kept, rule, self.deletes, &self.request.budget)
     }
 
     async fn sort(
@@ -199,7 +208,7 @@ impl Staging<'_> {
         staged: &mut Staged,
     ) -> Result<Sorted, Error> {
         let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.table_schema))?;
-        let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), &self.request.budget)?);
+        let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), self.deletes, &self.request.budget)?);
         staged.rows_combined += rows.combined;
         let by_slice = self.by_slice(&rows, partitions).await?;
         let mut known = vec![false; rows.winners.len()];
@@ -207,6 +216,8 @@ impl Staging<'_> {
             known[*winner as usize] = true;
         }
         let new = rows.winners.iter().zip(&known).filter(|(_, known)| !**known).map(|(at, _)| *at).collect();
+        let (new, absent) = stored_rows(&rows.batches, new, self.deletes);
+        staged.rows_absent += absent;
         Ok(Sorted { rows, new, by_slice })
     }
 
@@ -273,7 +284,7 @@ impl Staging<'_> {
     }
 
     /// New file groups for rows on disk, which are divided by partition: a bounded chunk at a time.
-    async fn insert_parts(&self, parts: Vec<Part>) -> Result<Vec<StagedFile>, Error> {
+    async fn insert_parts(&self, parts: Vec<Part>, absent: &mut u64) -> Result<Vec<StagedFile>, Error> {
         let chunk_bytes = self.request.budget.limit() * self.settings.memory_percent / 100;
         let mut files = Vec::new();
         for part in parts.into_iter().filter(|part| part.rows() > 0) {
@@ -285,18 +296,20 @@ impl Staging<'_> {
                 held.try_grow(crate::spool::batch_bytes(&batch))?;
                 chunk.push(batch);
                 if held.held() >= chunk_bytes {
-                    files.extend(self.insert_chunk(std::mem::take(&mut chunk)).await?);
+                    files.extend(self.insert_all(std::mem::take(&mut chunk), absent).await?);
                     held.shrink(held.held());
                 }
             }
-            files.extend(self.insert_chunk(chunk).await?);
+            files.extend(self.insert_all(chunk, absent).await?);
         }
         Ok(files)
     }
 
-    async fn insert_chunk(&self, chunk: Vec<RecordBatch>) -> Result<Vec<StagedFile>, Error> {
-        let rows = all_rows(&chunk);
-        self.insert_batches(&Arc::new(chunk), &rows).await
+    /// New file groups for all rows of the batches but those that delete, which are counted as `absent`.
+    async fn insert_all(&self, batches: Vec<RecordBatch>, absent: &mut u64) -> Result<Vec<StagedFile>, Error> {
+        let (rows, deletes) = stored_rows(&batches, all_rows(&batches), self.deletes);
+        *absent += deletes;
+        self.insert_batches(&Arc::new(batches), &rows).await
     }
 
     fn rows_per_file(&self, batches: &[RecordBatch]) -> usize {
@@ -314,6 +327,18 @@ impl Staging<'_> {
         let random = uuid::Builder::from_random_bytes(self.entropy.next_u128().to_be_bytes()).into_uuid();
         format!("{random}-0")
     }
+}
+
+/// Fails if a column that is needed is missing, before anything is read.
+fn check_columns(request: &StageRequest) -> Result<(), Error> {
+    let mut rules = key_rules(request);
+    if request.operation == Operation::DeletePartition {
+        rules.record_key.clear();
+    }
+    // Rows that only delete need no other columns.
+    let schema = if request.operation.only_deletes() { &request.schema } else { &request.table_schema };
+    rules.check(schema).map_err(crate::ingest::key_error)?;
+    OrderingRule::new(&request.ordering, &request.table_schema).map(drop)
 }
 
 fn all_rows(batches: &[RecordBatch]) -> Vec<RowAt> {

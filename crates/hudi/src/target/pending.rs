@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use hudi_core::metadata::replace_commit::HoodieRequestedReplaceMetadata;
 use serde::{Deserialize, Serialize};
 use tributary_types::{InstantTime, PipelineName, Zone};
 
@@ -54,7 +55,13 @@ pub async fn begin_instant(
 ) -> Result<()> {
     write_heartbeat(storage, requested, owner).await?;
     let path = requested_path(timeline_dir, requested, action);
-    if storage.put_new(&path, Vec::new()).await? == PutNew::Exists {
+    // Java asks of a pending replacecommit whether it is a clustering.
+    let plan = match action {
+        Action::ReplaceCommit => HoodieRequestedReplaceMetadata::for_operation(operation).to_avro_bytes(),
+        _ => Ok(Vec::new()),
+    };
+    let plan = plan.map_err(|e| Error::corrupt(&path, e))?;
+    if storage.put_new(&path, plan).await? == PutNew::Exists {
         return Err(Error::Conflict { what: format!("`{path}` exists: another writer took the same instant") });
     }
     let metadata = CommitMetadata {

@@ -131,6 +131,9 @@ fn written_to_proto(written: &Written) -> proto::Written {
         combined: written.combined,
         outdated: written.outdated,
         without_key: written.without_key,
+        deletes: written.deletes,
+        absent: written.absent,
+        replaced_groups: written.replaced_groups,
     }
 }
 
@@ -144,6 +147,9 @@ fn written_from_proto(written: proto::Written) -> Written {
         combined: written.combined,
         outdated: written.outdated,
         without_key: written.without_key,
+        deletes: written.deletes,
+        absent: written.absent,
+        replaced_groups: written.replaced_groups,
     }
 }
 

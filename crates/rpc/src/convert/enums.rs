@@ -61,7 +61,9 @@ wire_enums! {
     OnLate = common::OnLate, unspecified is Fail { Fail, Deliver }
     OnHole = common::OnHole, unspecified is Block { Block, Fail }
     TableType = common::TableType, unspecified is CopyOnWrite { CopyOnWrite, MergeOnRead }
-    Operation = common::Operation, unspecified is Upsert { Upsert, Insert, BulkInsert }
+    Operation = common::Operation, unspecified is Upsert {
+        Upsert, Insert, BulkInsert, Delete, InsertOverwrite, InsertOverwriteTable, DeletePartition
+    }
     OnNullKey = common::OnNullKey, unspecified is Fail { Fail, Drop }
     Consistency = coordinator::Consistency, unspecified is Independent { Independent, Aligned }
     SourceKind = coordinator::SourceKind, unspecified is Hudi { Hudi }

@@ -93,6 +93,8 @@ pub fn staged_to_proto(staged: &Staged) -> proto::Staged {
         rows_combined: staged.rows_combined,
         rows_outdated: staged.rows_outdated,
         rows_null_key: staged.rows_null_key,
+        rows_absent: staged.rows_absent,
+        partitions: staged.partitions.iter().cloned().collect(),
     }
 }
 
@@ -108,6 +110,8 @@ pub fn staged_from_proto(staged: proto::Staged) -> Result<Staged, Malformed> {
         rows_combined: staged.rows_combined,
         rows_outdated: staged.rows_outdated,
         rows_null_key: staged.rows_null_key,
+        rows_absent: staged.rows_absent,
+        partitions: staged.partitions.into_iter().collect(),
     })
 }
 
@@ -122,6 +126,7 @@ fn file_to_proto(file: &StagedFile) -> proto::StagedFile {
         rows: file.rows,
         inserts: file.inserts,
         updates: file.updates,
+        deletes: file.deletes,
         bytes: file.bytes,
         columns: file
             .columns
@@ -147,6 +152,7 @@ fn file_from_proto(file: proto::StagedFile) -> Result<StagedFile, Malformed> {
         rows: file.rows,
         inserts: file.inserts,
         updates: file.updates,
+        deletes: file.deletes,
         bytes: file.bytes,
         columns: file
             .columns

@@ -50,6 +50,7 @@ fn staged() -> Staged {
         rows: 1,
         inserts: 2,
         updates: 3,
+        deletes: 11,
         bytes: 4,
         columns: vec![ColumnStats { column: "id".to_string(), nulls: 5, values: 6 }],
     };
@@ -60,6 +61,8 @@ fn staged() -> Staged {
         rows_combined: 8,
         rows_outdated: 9,
         rows_null_key: 10,
+        rows_absent: 12,
+        partitions: ["day=1".to_string()].into(),
     }
 }
 
