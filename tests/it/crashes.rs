@@ -105,7 +105,7 @@ fn job_of(lake: &Lake, scenario: Scenario, sql: &str, operation: &str) -> Pipeli
         "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
         "transform": [{"sql": sql}],
         "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"],
-                   "operation": operation, "services": scenario.services()},
+                   "operation": operation, "small_file_limit": 0, "services": scenario.services()},
     }))
 }
 

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Operations other than upsert and insert: deletes, overwrites, and what they leave in the target.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tributary_api::coordinator::BatchStatus;
-use tributary_hudi::Action;
+use tributary_hudi::{Action, SystemStores};
 use tributary_server::embedded::Embedded;
+use tributary_testkit::{Vanishing, VanishingStores};
 use tributary_types::Outcome;
 use tributary_types::pipeline::Pipeline;
 
 use crate::support::{
-    Lake, assert_sound, open, open_value_table, pipeline, request_of, roles, rows, run, value_table, values,
+    Lake, assert_sound, open, open_value_table, pipeline, request_of, roles, roles_over, rows, run, value_table, values,
 };
 
 /// A target with keys `k0` to `k9`, divided by parity, that `p` made; the source has a second commit already: `k0`,
@@ -157,4 +160,17 @@ async fn delete_partition_takes_away_what_is_in_the_partitions_that_its_rows_nam
     let ended = table.run(json!({"operation": "delete_partition"}), sql, "partition").await;
     assert_eq!((ended.written.files, ended.written.replaced_groups), (0, 1));
     assert_eq!(keys(&table.values().await), ["k0", "k2", "k4", "k6", "k8"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_reads_and_writes_files_of_the_partitions_that_its_rows_are_in_and_no_others() {
+    let table = Table::new(PLAIN).await;
+    let sql = "SELECT id, value, value % 2 AS part FROM <SRC> WHERE value % 2 = 1";
+    // Any look into the other partition's files would find nothing there, and fail the batch.
+    let vanishing = Vanishing::new("part=0/", usize::MAX, || {});
+    let stores = VanishingStores::new(Arc::new(SystemStores::new()), Arc::clone(&vanishing));
+    let ended = run(&roles_over(Arc::new(stores)), &table.job(json!({}), sql), "odd").await;
+    assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
+    assert_eq!((ended.written.files, ended.written.updates, vanishing.missed()), (1, 1, 0));
+    assert_sound(&table.lake.path("out"), "p").await;
 }

@@ -46,6 +46,8 @@ pub struct StageRequest {
     pub ordering: Vec<String>,
     /// What to do with a null key.
     pub on_null_key: OnNullKey,
+    /// How large files may be.
+    pub files: FileSizes,
     /// The newest file slice of every group of the pinned state.
     pub slices: Arc<Vec<TargetSlice>>,
     /// The batch's memory, which a writer in the same process shares with the query.
@@ -57,6 +59,15 @@ pub struct StageRequest {
     pub spill_bytes: u64,
     /// Says when to stop.
     pub stop: Stop,
+}
+
+/// How large base files may be, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSizes {
+    /// A group whose base file is smaller takes new rows of an upsert or insert; 0: none does.
+    pub small: u64,
+    /// What a file is not to exceed, about.
+    pub largest: u64,
 }
 
 /// How record keys and partition paths are made from a row.

@@ -11,7 +11,7 @@ use tributary_api::Stop;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
 use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
-use tributary_api::writer::{self, StageRequest, TargetSlice};
+use tributary_api::writer::{self, FileSizes, StageRequest, TargetSlice};
 use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
 use tributary_hudi::{Storage, Timeline, current_slices};
 use tributary_types::pipeline::ReadMode;
@@ -377,6 +377,7 @@ impl<'a> Batch<'a> {
             keys: key_settings(&pipeline.target, &prepared.target.config),
             ordering: pipeline.target.ordering.clone(),
             on_null_key: pipeline.target.on_null_key,
+            files: FileSizes { small: pipeline.target.small_file_limit.0, largest: pipeline.target.max_file_size.0 },
             slices: Arc::clone(&opened.slices),
             budget: self.budget.clone(),
             share: None,

@@ -12,7 +12,7 @@ use datafusion::arrow::util::display::array_value_to_string;
 use futures::{StreamExt, stream};
 use tributary_api::merge::{CheckRequest, Checked, Error, Merge, MergeLimits, MergeRequest, MergeSource, Merged};
 use tributary_api::timeline::{self, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline};
-use tributary_api::writer::{self, KeySettings, StageRequest, Staged, Writer};
+use tributary_api::writer::{self, FileSizes, KeySettings, StageRequest, Staged, Writer};
 use tributary_api::{RowError, RowStream, Stop};
 use tributary_types::pipeline::{OnNullKey, Operation};
 use tributary_types::{MemoryBudget, SourceName};
@@ -281,6 +281,7 @@ pub(crate) fn stage_request(schema: SchemaRef, budget: MemoryBudget) -> StageReq
         },
         ordering: Vec::new(),
         on_null_key: OnNullKey::Fail,
+        files: FileSizes { small: 5, largest: 6 },
         slices: Arc::default(),
         budget,
         share: None,

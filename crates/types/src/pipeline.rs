@@ -273,9 +273,25 @@ pub struct Target {
     /// Write partition paths as `column=value`.
     #[serde(default = "yes")]
     pub hive_style: bool,
+    /// A file group whose base file is smaller takes new rows of an upsert or insert; 0: none does.
+    #[serde(default = "default_small_file_limit")]
+    pub small_file_limit: ByteSize,
+    /// What a base file is not to exceed, about.
+    #[serde(default = "default_max_file_size")]
+    pub max_file_size: ByteSize,
     /// What keeps the table small.
     #[serde(default)]
     pub services: Services,
+}
+
+/// As Hudi's `hoodie.parquet.small.file.limit`.
+fn default_small_file_limit() -> ByteSize {
+    ByteSize(100 << 20)
+}
+
+/// As Hudi's `hoodie.parquet.max.file.size`.
+fn default_max_file_size() -> ByteSize {
+    ByteSize(120 << 20)
 }
 
 fn default_table_version() -> u32 {
@@ -610,6 +626,12 @@ impl Pipeline {
             }
         }
         self.check_operation(problems);
+        if target.max_file_size.0 < 1 << 20 || target.small_file_limit > target.max_file_size {
+            problems.push(format!(
+                "`target.max_file_size` is {}: it must be at least 1MiB and not below `target.small_file_limit`, which is {}",
+                target.max_file_size, target.small_file_limit
+            ));
+        }
         problems.extend(target.services.problems());
         if self.sources.iter().any(|source| same_path(&source.path, &target.path)) {
             problems.push(format!("`target.path` `{}` is also a source: a batch would read itself", target.path));

@@ -88,6 +88,19 @@ impl KeyedRows {
         Ok(rows)
     }
 
+    /// Rows that no stored row is looked up for.
+    pub(crate) fn unkeyed(batches: Vec<RecordBatch>, memory: &MemoryBudget) -> Self {
+        KeyedRows {
+            batches: Arc::new(batches),
+            winners: Vec::new(),
+            ordering: None,
+            combined: 0,
+            deletes: Deletes::Never,
+            table: HashTable::new(),
+            _held: memory.reservation("keys of the rows"),
+        }
+    }
+
     /// The winner of a key, as its position in [`KeyedRows::winners`].
     pub(crate) fn find(&self, partition: &str, key: &str) -> Option<usize> {
         let hash = identity_hash(partition, key);

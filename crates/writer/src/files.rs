@@ -185,12 +185,13 @@ pub(crate) struct Rewritten {
     pub(crate) outdated: u64,
 }
 
-/// Writes a new version of `slice` in which the rows of `updates` take the place of the stored rows of their keys.
-/// Where every one of them is older than what is stored, no file is written.
+/// Writes a new version of `slice` in which the rows of `updates` take the place of the stored rows of their keys, and
+/// behind them the rows `appended`, whose keys are new. Where nothing changes, no file is written.
 pub(crate) async fn rewrite_group(
     context: &FileContext,
     slice: &TargetSlice,
     updates: &KeyedRows,
+    appended: &[RowAt],
     task: usize,
 ) -> Result<Rewritten, Error> {
     let rule = OrderingRule::new(&context.ordering, &context.file_schema)?;
@@ -202,8 +203,11 @@ pub(crate) async fn rewrite_group(
         let merged = merge_batch(&file, updates, rule.as_ref(), &slice.partition, &batch, &mut counts)?;
         file.write(&merged).await?;
     }
+    for chunk in appended.chunks(context.batch_rows) {
+        file.write_new(&gather(&updates.batches, chunk)?).await?;
+    }
     let (path, bytes, rows) = file.close().await?;
-    if counts.updates == 0 && counts.deletes == 0 {
+    if counts.updates == 0 && counts.deletes == 0 && appended.is_empty() {
         // Nothing changed: the file is left to the markers, unnamed by the commit.
         return Ok(Rewritten { file: None, outdated: counts.outdated });
     }
@@ -214,7 +218,7 @@ pub(crate) async fn rewrite_group(
         path,
         previous: Some((previous, slice.instant.clone())),
         rows,
-        inserts: 0,
+        inserts: appended.len() as u64,
         updates: counts.updates,
         deletes: counts.deletes,
         bytes,

@@ -15,6 +15,7 @@ mod files;
 mod ingest;
 pub mod metrics;
 mod order;
+mod pack;
 mod parallel;
 mod service;
 mod settings;

@@ -19,6 +19,7 @@ use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, 
 use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, key_rules, keyed_schema};
 use crate::metrics;
 use crate::order::OrderingRule;
+use crate::pack::{Packed, largest_in_memory, pack};
 use crate::parallel::run_jobs;
 use crate::settings::Settings;
 use crate::spool::{Part, SpillSpace, Spool, Spooled};
@@ -109,6 +110,14 @@ impl Staging<'_> {
         match (spool.finish()?, upsert) {
             (Spooled::Memory(batches, _held), true) => self.upsert_all(batches, &seen, &mut staged).await?,
             (Spooled::Parts(parts), true) => self.upsert_parts(parts, &seen, &mut staged).await?,
+            (Spooled::Memory(batches, _held), false) if operation == Operation::Insert => {
+                // Nothing is looked up, so no stored row is replaced.
+                let rows = Arc::new(KeyedRows::unkeyed(batches, &self.request.budget));
+                let all = all_rows(&rows.batches);
+                let (new, absent) = stored_rows(&rows.batches, all, self.deletes);
+                staged.rows_absent += absent;
+                self.place(&rows, &new, BTreeSet::new(), &seen.partitions, &mut staged).await?;
+            }
             (Spooled::Memory(batches, _held), false) => {
                 staged.files = self.insert_all(batches, &mut staged.rows_absent).await?;
             }
@@ -127,10 +136,25 @@ impl Staging<'_> {
 
     /// Everything fits in memory.
     async fn upsert_all(&self, batches: Vec<RecordBatch>, seen: &Ingested, staged: &mut Staged) -> Result<(), Error> {
-        let sorted = self.sort(batches, &seen.partitions, staged).await?;
-        staged.files = self.insert_batches(&sorted.rows.batches, &sorted.new).await?;
-        let Sorted { rows, by_slice, .. } = sorted;
-        self.rewrite(&rows, by_slice.into_keys().collect(), staged).await
+        let Sorted { rows, new, by_slice } = self.sort(batches, &seen.partitions, staged).await?;
+        self.place(&rows, &new, by_slice.into_keys().collect(), &seen.partitions, staged).await
+    }
+
+    /// Writes new versions of the slices `touched`, and the rows `new` into small groups and new ones.
+    async fn place(
+        &self,
+        rows: &Arc<KeyedRows>,
+        new: &[RowAt],
+        mut touched: BTreeSet<u32>,
+        partitions: &BTreeSet<String>,
+        staged: &mut Staged,
+    ) -> Result<(), Error> {
+        let slices = self.slices_in(partitions);
+        let new = by_partition(&rows.batches, new);
+        let Packed { appended, rest } = pack(new, &slices, &touched, self.request.files, row_bytes(&rows.batches));
+        staged.files = self.insert_batches(&rows.batches, rest).await?;
+        touched.extend(appended.keys());
+        self.rewrite(rows, touched, appended, staged).await
     }
 
     /// Rows are in parts by key. Each part is tagged alone; what it has for a stored slice waits in a second spool
@@ -165,13 +189,13 @@ impl Staging<'_> {
             Spooled::Memory(batches, _held) => {
                 let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), self.deletes, &self.request.budget)?);
                 let by_slice = self.by_slice(&rows, &seen.partitions).await?;
-                self.rewrite(&rows, by_slice.into_keys().collect(), staged).await
+                self.rewrite(&rows, by_slice.into_keys().collect(), BTreeMap::new(), staged).await
             }
             Spooled::Parts(parts) => {
                 for (number, slice) in self.slices_in(&seen.partitions) {
                     let rows = Arc::new(self.updates_of(&slice, &parts, rule.as_ref()).await?);
                     if !rows.winners.is_empty() {
-                        self.rewrite(&rows, vec![number], staged).await?;
+                        self.rewrite(&rows, [number].into(), BTreeMap::new(), staged).await?;
                     }
                 }
                 Ok(())
@@ -242,11 +266,19 @@ impl Staging<'_> {
         touched.map(|(number, slice)| (number as u32, slice.clone())).collect()
     }
 
-    async fn rewrite(&self, rows: &Arc<KeyedRows>, slices: Vec<u32>, staged: &mut Staged) -> Result<(), Error> {
+    /// New versions of `slices`, with the rows that each takes besides.
+    async fn rewrite(
+        &self,
+        rows: &Arc<KeyedRows>,
+        slices: BTreeSet<u32>,
+        mut appended: BTreeMap<u32, Vec<RowAt>>,
+        staged: &mut Staged,
+    ) -> Result<(), Error> {
         let jobs = slices.into_iter().map(|number| {
             let (context, rows) = (Arc::clone(&self.context), Arc::clone(rows));
             let (slice, task) = (self.request.slices[number as usize].clone(), self.next_task());
-            async move { rewrite_group(&context, &slice, &rows, task).await }
+            let appended = appended.remove(&number).unwrap_or_default();
+            async move { rewrite_group(&context, &slice, &rows, &appended, task).await }
         });
         let jobs: Vec<_> = jobs.collect();
         let done: Vec<Rewritten> = run_jobs(jobs, self.settings.parallelism).await?;
@@ -257,16 +289,16 @@ impl Staging<'_> {
         Ok(())
     }
 
-    /// New file groups for rows in memory.
-    async fn insert_batches(&self, batches: &Arc<Vec<RecordBatch>>, rows: &[RowAt]) -> Result<Vec<StagedFile>, Error> {
-        let per_file = self.rows_per_file(batches);
-        let mut by_partition: BTreeMap<&str, Vec<RowAt>> = BTreeMap::new();
-        for at in rows {
-            let partition = text(&batches[at.batch as usize], PARTITION).value(at.row as usize);
-            by_partition.entry(partition).or_default().push(*at);
-        }
+    /// New file groups for rows in memory, which are given by partition.
+    async fn insert_batches(
+        &self,
+        batches: &Arc<Vec<RecordBatch>>,
+        rows: BTreeMap<String, Vec<RowAt>>,
+    ) -> Result<Vec<StagedFile>, Error> {
+        let per_row = row_bytes(batches);
+        let per_file = (largest_in_memory(self.request.files) / per_row).clamp(1, self.settings.rows_per_file);
         let mut groups = Vec::new();
-        for (partition, rows) in by_partition {
+        for (partition, rows) in rows {
             groups.extend(rows.chunks(per_file).map(|rows| NewGroup {
                 batches: Arc::clone(batches),
                 rows: rows.to_vec(),
@@ -309,14 +341,8 @@ impl Staging<'_> {
     async fn insert_all(&self, batches: Vec<RecordBatch>, absent: &mut u64) -> Result<Vec<StagedFile>, Error> {
         let (rows, deletes) = stored_rows(&batches, all_rows(&batches), self.deletes);
         *absent += deletes;
-        self.insert_batches(&Arc::new(batches), &rows).await
-    }
-
-    fn rows_per_file(&self, batches: &[RecordBatch]) -> usize {
-        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        let bytes: usize = batches.iter().map(crate::spool::batch_bytes).sum();
-        let per_row = (bytes / rows.max(1)).max(1);
-        (self.settings.bytes_per_file / per_row).clamp(1, self.settings.rows_per_file)
+        let rows = by_partition(&batches, &rows);
+        self.insert_batches(&Arc::new(batches), rows).await
     }
 
     fn next_task(&self) -> usize {
@@ -327,6 +353,22 @@ impl Staging<'_> {
         let random = uuid::Builder::from_random_bytes(self.entropy.next_u128().to_be_bytes()).into_uuid();
         format!("{random}-0")
     }
+}
+
+/// Bytes that a row takes in memory, at least one.
+fn row_bytes(batches: &[RecordBatch]) -> usize {
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    let bytes: usize = batches.iter().map(crate::spool::batch_bytes).sum();
+    (bytes / rows.max(1)).max(1)
+}
+
+fn by_partition(batches: &[RecordBatch], rows: &[RowAt]) -> BTreeMap<String, Vec<RowAt>> {
+    let mut divided: BTreeMap<&str, Vec<RowAt>> = BTreeMap::new();
+    for at in rows {
+        let partition = text(&batches[at.batch as usize], PARTITION).value(at.row as usize);
+        divided.entry(partition).or_default().push(*at);
+    }
+    divided.into_iter().map(|(partition, rows)| (partition.to_string(), rows)).collect()
 }
 
 /// Fails if a column that is needed is missing, before anything is read.

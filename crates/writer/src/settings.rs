@@ -6,8 +6,6 @@
 pub struct Settings {
     /// Rows that a new base file gets at most.
     pub rows_per_file: usize,
-    /// Bytes of rows in memory (not in the file) that a new base file gets at most.
-    pub bytes_per_file: usize,
     /// Files that are written, and slices that are searched, at once.
     pub parallelism: usize,
     /// Rows of a record batch on its way into a file.
@@ -23,7 +21,6 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             rows_per_file: 500_000,
-            bytes_per_file: 512 << 20,
             parallelism: std::thread::available_parallelism().map_or(2, usize::from),
             batch_rows: 8192,
             spill_buckets: 64,

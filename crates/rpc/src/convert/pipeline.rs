@@ -12,6 +12,8 @@ use crate::proto::coordinator as proto;
 /// What absent fields mean; the same as in a pipeline file.
 const DEFAULT_NUM_INSTANTS: u64 = 5;
 const DEFAULT_TABLE_VERSION: u32 = 9;
+const DEFAULT_SMALL_FILE: u64 = 100 << 20;
+const DEFAULT_MAX_FILE: u64 = 120 << 20;
 const DEFAULT_HIVE_STYLE: bool = true;
 
 /// A pipeline for the wire.
@@ -127,6 +129,8 @@ fn target_to_proto(target: &Target) -> proto::Target {
         writers: target.writers.to_wire(),
         on_null_key: target.on_null_key.to_wire(),
         hive_style: Some(target.hive_style),
+        small_file_bytes: Some(target.small_file_limit.0),
+        max_file_bytes: Some(target.max_file_size.0),
         services: Some(proto::Services {
             clean_commits: Some(target.services.clean_commits),
             archive_commits: Some(target.services.archive_commits),
@@ -149,6 +153,8 @@ fn target_from_proto(target: proto::Target) -> Result<Target, Malformed> {
         writers: WireEnum::from_wire(target.writers)?,
         on_null_key: WireEnum::from_wire(target.on_null_key)?,
         hive_style: target.hive_style.unwrap_or(DEFAULT_HIVE_STYLE),
+        small_file_limit: ByteSize(target.small_file_bytes.unwrap_or(DEFAULT_SMALL_FILE)),
+        max_file_size: ByteSize(target.max_file_bytes.unwrap_or(DEFAULT_MAX_FILE)),
         services: services_from_proto(target.services.unwrap_or_default()),
     })
 }

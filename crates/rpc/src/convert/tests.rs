@@ -105,6 +105,8 @@ pub(crate) fn pipeline() -> Pipeline {
             writers: Writers::Exclusive,
             on_null_key: OnNullKey::Drop,
             hive_style: false,
+            small_file_limit: ByteSize(11),
+            max_file_size: ByteSize(12),
             services: Services { clean_commits: 3, archive_commits: 0, compact_metadata_commits: 7 },
         },
         limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tributary_api::Stop;
-use tributary_api::writer::{ColumnStats, KeySettings, StageRequest, Staged, StagedFile, TargetSlice};
+use tributary_api::writer::{ColumnStats, FileSizes, KeySettings, StageRequest, Staged, StagedFile, TargetSlice};
 use tributary_types::MemoryBudget;
 
 use super::{Malformed, WireEnum, count, required, schema_from_bytes, schema_to_bytes};
@@ -31,6 +31,8 @@ pub fn stage_to_proto(request: &StageRequest) -> proto::StageRequest {
         slices: request.slices.iter().map(slice_to_proto).collect(),
         memory_bytes: request.share.unwrap_or(request.budget.limit()) as u64,
         spill_bytes: request.spill_bytes,
+        small_file_bytes: request.files.small,
+        largest_file_bytes: request.files.largest,
     }
 }
 
@@ -57,6 +59,7 @@ pub fn stage_from_proto(request: proto::StageRequest) -> Result<StageRequest, Ma
         },
         ordering: request.ordering,
         on_null_key: WireEnum::from_wire(request.on_null_key)?,
+        files: FileSizes { small: request.small_file_bytes, largest: request.largest_file_bytes },
         slices: Arc::new(slices),
         budget: MemoryBudget::new(count(request.memory_bytes)),
         share: None,

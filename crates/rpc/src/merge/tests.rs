@@ -8,7 +8,7 @@ use tonic::service::Routes;
 use tributary_api::Stop;
 use tributary_api::merge::{MergeLimits, MergeSource};
 use tributary_api::timeline::{Relation, Split, Views};
-use tributary_api::writer::{KeySettings, StageRequest, Staged};
+use tributary_api::writer::{FileSizes, KeySettings, StageRequest, Staged};
 use tributary_types::pipeline::{OnNullKey, Operation};
 use tributary_types::{Code, Fault, MemoryBudget, Retry};
 
@@ -135,6 +135,7 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
             },
             ordering: Vec::new(),
             on_null_key: OnNullKey::Fail,
+            files: FileSizes { small: 5, largest: 6 },
             slices: Arc::new(Vec::new()),
             budget: budget.clone(),
             share: None,

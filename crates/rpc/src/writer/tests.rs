@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use tonic::service::Routes;
 use tributary_api::timeline;
-use tributary_api::writer::{ColumnStats, KeySettings, StagedFile, TargetSlice};
+use tributary_api::writer::{ColumnStats, FileSizes, KeySettings, StagedFile, TargetSlice};
 use tributary_types::pipeline::{OnNullKey, Operation};
 use tributary_types::{Code, Fault, MemoryBudget, Retry};
 
@@ -83,6 +83,7 @@ fn request(url: &str) -> StageRequest {
         },
         ordering: vec!["ts".to_string()],
         on_null_key: OnNullKey::Drop,
+        files: FileSizes { small: 5, largest: 6 },
         slices: Arc::new(vec![TargetSlice {
             partition: "day=1".to_string(),
             file_id: "f".to_string(),

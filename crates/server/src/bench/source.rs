@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::StreamExt;
 use tributary_api::timeline::InstantFact;
-use tributary_api::writer::{KeySettings, StageRequest, TargetSlice, Writer};
+use tributary_api::writer::{FileSizes, KeySettings, StageRequest, TargetSlice, Writer};
 use tributary_api::{RowError, RowStream, Stop};
 use tributary_coordinator::{file_changes, write_stats};
 use tributary_hudi::target::{
@@ -135,6 +135,7 @@ impl SourceTable {
             },
             ordering: Vec::new(),
             on_null_key: OnNullKey::Fail,
+            files: FileSizes { small: 0, largest: 120 << 20 },
             slices: Arc::new(slices.collect()),
             budget: MemoryBudget::new(2 << 30),
             share: None,
