@@ -115,7 +115,7 @@ pub enum Error {
         detail: String,
     },
     /// The store of the target did not answer.
-    #[error("the store of `{target}` failed while {doing}")]
+    #[error("the store of `{target}` failed while {doing}; see that it can be reached and used, then run again")]
     Store {
         /// The target.
         target: String,

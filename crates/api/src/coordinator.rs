@@ -258,7 +258,7 @@ pub enum Error {
         limit: String,
     },
     /// The store of the target failed.
-    #[error("the store of `{url}` failed while {doing}")]
+    #[error("the store of `{url}` failed while {doing}; see that it can be reached and used, then run again")]
     Store {
         /// The target.
         url: String,

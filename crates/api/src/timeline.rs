@@ -495,7 +495,7 @@ pub enum Error {
         detail: String,
     },
     /// The store did not answer.
-    #[error("the store of `{url}` failed while {doing}")]
+    #[error("the store of `{url}` failed while {doing}; see that it can be reached and used, then run again")]
     Store {
         /// The table.
         url: String,

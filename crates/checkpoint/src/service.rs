@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use tributary_api::boxed_error;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints, CommitFound, CursorCommit, Error, Resolved};
-use tributary_hudi::{CommitMetadata, Instant, Storage, Stores, TableConfig, Timeline};
+use tributary_hudi::{Action, CommitMetadata, Instant, Storage, Stores, TableConfig, Timeline};
 use tributary_store::KeyValue;
 use tributary_types::{Checkpoint, Clock, InstantTime, PipelineName, RequestId, pipeline_of_key};
 
@@ -232,12 +232,9 @@ fn known_key(pipeline: &PipelineName, target: &str) -> String {
 }
 
 fn hudi_error(target: &str, error: tributary_hudi::Error) -> Error {
-    if error.outcome_unknown() {
-        return Error::Store {
-            target: target.to_string(),
-            doing: "reading the cursors".to_string(),
-            source: boxed_error(error),
-        };
+    let target = target.to_string();
+    match error.into_store_failure() {
+        Ok((step, source)) => Error::Store { target, doing: format!("reading the cursors ({step})"), source },
+        Err(error) => Error::Corrupt { target, detail: error.to_string() },
     }
-    Error::Corrupt { target: target.to_string(), detail: error.to_string() }
 }
