@@ -173,7 +173,10 @@ pub enum Error {
         name: String,
     },
     /// The request id stands for another pipeline.
-    #[error("request id `{request}` was used for another pipeline definition: use a new id")]
+    #[error(
+        "request id `{request}` belongs to another definition of this pipeline, which it was used with before; nothing was \
+         run. Use a new id, or ask with the definition as it was"
+    )]
     RequestReused {
         /// The id.
         request: RequestId,

@@ -121,6 +121,8 @@ pub struct PlanRequest {
     pub views: Views,
     /// Whether relations show the five meta columns.
     pub meta_columns: bool,
+    /// Only a look: no data file is opened, so that what only a data file tells is not checked.
+    pub look_only: bool,
 }
 
 impl PlanRequest {
@@ -150,6 +152,7 @@ impl PlanRequest {
             on_hole: OnHole::Block,
             views: Views { changed: true, ..Views::default() },
             meta_columns: false,
+            look_only: false,
         }
     }
 }
