@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod answering;
 mod archived;
 mod cancelling;
 mod crashes;
@@ -11,10 +12,18 @@ mod history;
 mod kills;
 mod main_job;
 mod merge_on_read;
+mod messages;
+mod planning;
+mod process;
+mod pulling;
+mod restored_target;
+mod reused_ids;
 mod roles_apart;
+mod server_away;
 mod services;
 mod several;
 mod shared_store;
 mod support;
+mod unreachable;
 mod vanishing;
 mod version_six;
