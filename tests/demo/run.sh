@@ -16,7 +16,7 @@ server=
 stop() { if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi; }
 trap stop EXIT
 
-say() { printf '\n== %s\n' "$*"; }
+say() { printf '== %s\n' "$*"; }
 unpack() { python3 -m zipfile -e "$here/../fixtures/demo/round$1.zip" .; }
 
 "$bin" serve --listen 127.0.0.1:0 --http-listen 127.0.0.1:0 --data-dir data >serve.out 2>serve.log &
@@ -27,17 +27,17 @@ url=http://$(sed -n 's/^listening on //p' serve.out)
 
 round() {
     say "$1"
-    "$bin" run --server "$url" --pipeline orders_enriched.toml
-    "$bin" run --server "$url" --pipeline user_activity.toml
+    "$bin" run --brief --server "$url" --pipeline orders_enriched.toml
+    "$bin" run --brief --server "$url" --pipeline user_activity.toml
 }
 
 unpack 1
-round "round 1: the source tables as they are"
+round "round 1: the source tables as they are; what is read of each is a window (begin, end]"
 unpack 2
 round "round 2: after new commits in both"
 round "round 3: nothing new"
 
-say "the cursors, in the target's own commits"
+say "the cursors, in the commits of the target itself"
 "$bin" table inspect lake/orders_enriched | sed -n '/^commit/,$p'
 
 batch=$("$bin" batches list --server "$url" --output json \
@@ -46,10 +46,10 @@ for line in sys.stdin:
     batch = json.loads(line)
     if batch["outcome"] == "COMMITTED" and batch["batch"].startswith("orders_enriched/"):
         print(batch["batch"]); break')
-say "the batch just merged, pulled over Arrow Flight: $batch"
+say "the rows of the last batch, pulled over Arrow Flight"
 "$bin" batches pull --server "$url" "$batch"
 
 say "look further"
-echo "cd $dir"
-echo "$bin table read lake/user_activity --limit 50"
-echo "$bin plan --pipeline user_activity.toml"
+echo "cd $dir; PATH=$(dirname "$bin"):\$PATH"
+echo "tributary plan --pipeline user_activity.toml"
+echo "tributary table read lake/user_activity --limit 50"

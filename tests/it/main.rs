@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod answering;
 mod archived;
 mod cancelling;
 mod crashes;
@@ -12,11 +13,19 @@ mod kills;
 mod left_out;
 mod main_job;
 mod merge_on_read;
+mod messages;
 mod operations;
+mod planning;
+mod process;
+mod pulling;
+mod restored_target;
+mod reused_ids;
 mod roles_apart;
+mod server_away;
 mod services;
 mod several;
 mod shared_store;
 mod support;
+mod unreachable;
 mod vanishing;
 mod version_six;

@@ -1,79 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Each role as a process of its own: `tributary serve --roles`, gRPC and Flight between them.
 //!
-//! The processes are this test binary itself, started again with one test and the command line in the environment.
+//! See `process` for what the processes are.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clap::Parser as _;
 use futures::TryStreamExt as _;
 use tributary_api::coordinator::{BatchStatus, Coordinator};
 use tributary_rpc::{CoordinatorClient, connect_lazily};
-use tributary_server::cli::{self, Cli};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{Code, Outcome, Retry};
 
+use crate::process::Process;
 use crate::support::{Lake, assert_sound, enriched, json_rows, request_of, roles, rows, run};
-
-const ARGUMENTS: &str = "TRIBUTARY_TEST_ARGUMENTS";
-
-/// Does nothing in a normal run; in a child process it is the process.
-#[test]
-fn child_process() {
-    if let Ok(arguments) = std::env::var(ARGUMENTS) {
-        let _ = cli::main(Cli::parse_from(arguments.split('\u{1f}')));
-    }
-}
-
-/// A role's process; killed when dropped.
-struct Process {
-    child: Child,
-    url: String,
-}
-
-impl Process {
-    fn start(arguments: &[&str]) -> Process {
-        let mut all = vec!["tributary", "serve", "--listen", "127.0.0.1:0"];
-        all.extend(arguments);
-        Process::start_as(&all)
-    }
-
-    fn start_as(arguments: &[&str]) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "roles_apart::child_process", "--nocapture"])
-            .env(ARGUMENTS, arguments.join("\u{1f}"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // The harness may have begun the line.
-        let found = lines.map_while(Result::ok).find_map(|line| Some(line.split_once("listening on ")?.1.to_string()));
-        Process { child, url: format!("http://{}", found.unwrap()) }
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    fn terminate(&mut self) -> Duration {
-        let began = Instant::now();
-        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
-        self.child.wait().unwrap();
-        began.elapsed()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// All roles, each a process.
 struct Cluster {
@@ -168,8 +108,7 @@ async fn a_role_that_is_down_is_named_and_the_batch_succeeds_once_it_is_back() {
     assert!(error.message.contains("the writer role did not answer"), "{}", error.message);
     assert!(error.message.contains(&cluster.writer.url), "{}", error.message);
 
-    let address = cluster.writer.url.trim_start_matches("http://").to_string();
-    cluster.writer = Process::start_as(&["tributary", "serve", "--listen", &address, "--roles", "writer"]);
+    cluster.writer = Process::start_at(&cluster.writer.address(), &["--roles", "writer"]);
     let again = run_on(&coordinator, &pipeline, "writer-down").await;
     assert_eq!(again.outcome, Some(Outcome::Committed), "{:?}", again.error);
 

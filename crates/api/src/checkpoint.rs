@@ -16,6 +16,9 @@ pub trait Checkpoints: Send + Sync {
     /// cache, which is repaired where it disagrees. Safe to repeat.
     async fn resolve(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error>;
 
+    /// The same for a look: no epoch is taken, and nothing is kept or repaired. `next_epoch` is what a batch would get.
+    async fn look_up(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error>;
+
     /// The commit of `pipeline` in the table at `target` that answered `request`, as its timeline says; `None` when no
     /// commit there carries the id. Safe to repeat.
     async fn find_commit(
@@ -68,6 +71,8 @@ pub struct CommitFound {
     pub completed: Option<InstantTime>,
     /// Sequence number of the cursors in it, where the commit itself was found.
     pub seq: Option<u64>,
+    /// Fingerprint of the pipeline's definition that the request was made with, where that is known.
+    pub definition: Option<String>,
 }
 
 /// What is remembered of a batch. Its windows are the cursors before it and, where it committed, after it.
@@ -115,7 +120,7 @@ pub enum Error {
         detail: String,
     },
     /// The store of the target did not answer.
-    #[error("the store of `{target}` failed while {doing}")]
+    #[error("the store of `{target}` failed while {doing}; see that it can be reached and used, then run again")]
     Store {
         /// The target.
         target: String,

@@ -191,7 +191,10 @@ pub enum Error {
         name: String,
     },
     /// The request id stands for another pipeline.
-    #[error("request id `{request}` was used for another pipeline definition: use a new id")]
+    #[error(
+        "request id `{request}` belongs to another definition of this pipeline, which it was used with before; nothing was \
+         run. Use a new id, or ask with the definition as it was"
+    )]
     RequestReused {
         /// The id.
         request: RequestId,
@@ -276,7 +279,7 @@ pub enum Error {
         limit: String,
     },
     /// The store of the target failed.
-    #[error("the store of `{url}` failed while {doing}")]
+    #[error("the store of `{url}` failed while {doing}; see that it can be reached and used, then run again")]
     Store {
         /// The target.
         url: String,

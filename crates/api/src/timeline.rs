@@ -121,6 +121,8 @@ pub struct PlanRequest {
     pub views: Views,
     /// Whether relations show the five meta columns.
     pub meta_columns: bool,
+    /// Only a look: no data file is opened, so that what only a data file tells is not checked.
+    pub look_only: bool,
 }
 
 impl PlanRequest {
@@ -150,6 +152,7 @@ impl PlanRequest {
             on_hole: OnHole::Block,
             views: Views { changed: true, ..Views::default() },
             meta_columns: false,
+            look_only: false,
         }
     }
 }
@@ -495,7 +498,7 @@ pub enum Error {
         detail: String,
     },
     /// The store did not answer.
-    #[error("the store of `{url}` failed while {doing}")]
+    #[error("the store of `{url}` failed while {doing}; see that it can be reached and used, then run again")]
     Store {
         /// The table.
         url: String,

@@ -221,7 +221,7 @@ pub enum Error {
         detail: String,
     },
     /// The store or the local disk did not answer.
-    #[error("the store of `{url}` failed while {doing}")]
+    #[error("the store of `{url}` failed while {doing}; see that it can be reached and used, then run again")]
     Store {
         /// The table.
         url: String,

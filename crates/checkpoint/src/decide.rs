@@ -41,17 +41,38 @@ pub(crate) fn newest(
 /// The commit among `commits` that answered `request`. Newer ones carry the ids of older ones, so the answer may be
 /// known of a commit that is not there any more.
 pub(crate) fn answer_of(commits: &[CursorCommit], request: &RequestId) -> Option<CommitFound> {
-    let instant = commits.iter().find_map(|commit| commit.checkpoint.answered(request))?;
-    let itself = commits.iter().find(|commit| &commit.instant == instant);
+    let record = commits.iter().find_map(|commit| commit.checkpoint.answered(request))?;
+    let itself = commits.iter().find(|commit| commit.instant == record.instant);
     Some(CommitFound {
-        instant: instant.clone(),
+        instant: record.instant.clone(),
+        definition: record.definition.clone(),
         completed: itself.and_then(|commit| commit.completed.clone()),
         seq: itself.map(|commit| commit.checkpoint.seq),
     })
 }
 
-/// What the local record should be, and what was wrong with it, in words.
-pub(crate) fn repair(known: Option<&Known>, newest: Option<&CursorCommit>) -> (Known, Option<String>) {
+/// What the local record should be, and what was wrong with it, in words. `restores` are the completed restores of the
+/// target: one after its newest commit took the commits after that away, and the cursors in them.
+pub(crate) fn repair(
+    known: Option<&Known>,
+    newest: Option<&CursorCommit>,
+    restores: &[InstantTime],
+) -> (Known, Option<String>) {
+    let (mut right, said) = compare(known, newest);
+    let restore = restores.iter().filter(|at| newest.is_none_or(|commit| **at > commit.instant)).max();
+    let (Some(said), Some(restore)) = (&said, restore) else { return (right, said) };
+    // Of the epochs that went away with their commits nobody may know any more.
+    right.epoch += 1;
+    let stands =
+        newest.map_or("there is no commit left".to_string(), |commit| format!("they stand at {}", commit.instant));
+    let said = format!(
+        "{said}; the target was restored at {restore}, and the cursors went back with it: {stands}, and what came after \
+         is delivered again"
+    );
+    (right, Some(said))
+}
+
+fn compare(known: Option<&Known>, newest: Option<&CursorCommit>) -> (Known, Option<String>) {
     let seq = newest.map_or(0, |commit| commit.checkpoint.seq);
     let instant = newest.map(|commit| commit.instant.clone());
     let target_epoch = newest.map_or(0, |commit| commit.checkpoint.epoch);
@@ -74,7 +95,7 @@ pub(crate) fn repair(known: Option<&Known>, newest: Option<&CursorCommit>) -> (K
 
 #[cfg(test)]
 mod tests {
-    use tributary_types::Checkpoint;
+    use tributary_types::{Checkpoint, RequestRecord};
 
     use super::*;
 
@@ -109,9 +130,14 @@ mod tests {
         let (first, mut second) = (commit(1, "20250101000000001"), commit(2, "20250101000000002"));
         let request = RequestId::new("r").unwrap();
         assert_eq!(answer_of(std::slice::from_ref(&first), &request), None);
-        second.checkpoint.remember_request(request.clone(), first.instant.clone());
+        second.checkpoint.remember_request(RequestRecord {
+            id: request.clone(),
+            instant: first.instant.clone(),
+            definition: Some("d".to_string()),
+        });
         let found = answer_of(&[second.clone()], &request).unwrap();
         assert_eq!((&found.instant, found.completed, found.seq), (&first.instant, None, None));
+        assert_eq!(found.definition.as_deref(), Some("d"));
         let found = answer_of(&[second, first.clone()], &request).unwrap();
         assert_eq!((found.instant, found.seq), (first.instant, Some(1)));
     }
@@ -119,21 +145,44 @@ mod tests {
     #[test]
     fn a_lost_stale_or_leading_local_record_is_repaired_from_the_target() {
         let at = commit(5, "20250101000000005");
-        let (right, said) = repair(None, Some(&at));
+        let (right, said) = repair(None, Some(&at), &[]);
         assert_eq!((right.seq, right.epoch), (5, 5));
         assert!(said.unwrap().contains("no local record"));
 
         let stale = Known { epoch: 9, seq: 4, instant: None };
-        let (right, said) = repair(Some(&stale), Some(&at));
+        let (right, said) = repair(Some(&stale), Some(&at), &[]);
         assert_eq!((right.seq, right.epoch), (5, 9), "an epoch never falls");
         assert!(said.unwrap().contains("is behind"));
 
         let ahead = Known { epoch: 9, seq: 7, instant: Some("20250101000000009".parse().unwrap()) };
-        let (right, said) = repair(Some(&ahead), Some(&at));
+        let (right, said) = repair(Some(&ahead), Some(&at), &[]);
         assert_eq!(right.seq, 5);
         assert!(said.unwrap().contains("is ahead"));
 
-        let (_, said) = repair(Some(&right), Some(&at));
+        let (_, said) = repair(Some(&right), Some(&at), &[]);
         assert_eq!(said, None);
+    }
+
+    #[test]
+    fn after_a_restore_of_the_target_the_cursors_go_back_with_it_and_the_epoch_rises() {
+        let left = commit(1, "20250101000000001");
+        let restores = ["20250101000000005".parse().unwrap()];
+        let ahead = Known { epoch: 3, seq: 3, instant: Some("20250101000000003".parse().unwrap()) };
+        let (right, said) = repair(Some(&ahead), Some(&left), &restores);
+        assert_eq!((right.seq, right.epoch), (1, 4));
+        let said = said.unwrap();
+        for part in ["restored at 20250101000000005", "stand at 20250101000000001", "delivered again"] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert_eq!(repair(Some(&right), Some(&left), &restores), (right, None), "once");
+        let (right, said) = repair(None, Some(&left), &restores);
+        assert_eq!(right.epoch, 2, "above what is left, also where nobody remembers what was");
+        assert!(said.unwrap().contains("restored at"));
+        let (right, said) = repair(Some(&ahead), None, &restores);
+        assert_eq!((right.seq, right.instant), (0, None));
+        assert!(said.unwrap().contains("no commit left"));
+        let later = commit(2, "20250101000000007");
+        let (_, said) = repair(None, Some(&later), &restores);
+        assert!(!said.unwrap().contains("restored"), "a commit followed it");
     }
 }

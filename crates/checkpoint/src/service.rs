@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use tributary_api::boxed_error;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints, CommitFound, CursorCommit, Error, Resolved};
-use tributary_hudi::{CommitMetadata, Instant, Storage, Stores, TableConfig, Timeline};
+use tributary_hudi::{Action, CommitMetadata, Instant, Storage, Stores, TableConfig, Timeline};
 use tributary_store::KeyValue;
 use tributary_types::{Checkpoint, Clock, InstantTime, PipelineName, RequestId, pipeline_of_key};
 
@@ -34,10 +34,13 @@ pub struct Service {
 type Cursors = BTreeMap<PipelineName, String>;
 
 /// What a target says of one pipeline.
+#[derive(Default)]
 struct Read {
     commits: Vec<CursorCommit>,
     /// Whether another pipeline has commits there too.
     shared: bool,
+    /// Completed restores on its active timeline.
+    restores: Vec<InstantTime>,
 }
 
 impl Service {
@@ -73,19 +76,25 @@ impl Service {
 
     /// Reads the target, and repairs the local record where it disagrees.
     async fn compare(&self, pipeline: &PipelineName, target: &str) -> Result<(Resolved, Known), Error> {
-        let Read { commits, shared } = self.read_target(pipeline, target).await.inspect_err(|error| {
+        let (resolved, right) = self.look(pipeline, target).await?;
+        if let Some(said) = &resolved.repaired {
+            ::metrics::counter!(metrics::REPAIRS).increment(1);
+            tracing::warn!(%pipeline, target, said, "local checkpoint record repaired");
+            self.keep(pipeline, target, &right)?;
+        }
+        Ok((resolved, right))
+    }
+
+    /// Reads the target, and says what the local record should be.
+    async fn look(&self, pipeline: &PipelineName, target: &str) -> Result<(Resolved, Known), Error> {
+        let Read { commits, shared, restores } = self.read_target(pipeline, target).await.inspect_err(|error| {
             if matches!(error, Error::Checkpoint(_)) {
                 ::metrics::counter!(metrics::MALFORMED).increment(1);
             }
         })?;
         let newest = newest(pipeline, target, commits)?;
         let known = self.known(pipeline, target)?;
-        let (right, repaired) = repair(known.as_ref(), newest.as_ref());
-        if let Some(said) = &repaired {
-            ::metrics::counter!(metrics::REPAIRS).increment(1);
-            tracing::info!(%pipeline, target, said, "local checkpoint record repaired");
-            self.keep(pipeline, target, &right)?;
-        }
+        let (right, repaired) = repair(known.as_ref(), newest.as_ref(), &restores);
         let resolved = Resolved { newest, shared_target: shared, next_epoch: right.epoch + 1, repaired };
         Ok((resolved, right))
     }
@@ -96,11 +105,12 @@ impl Service {
         let storage = self.stores.open(target).map_err(fail)?;
         let config = match TableConfig::load(&storage).await {
             Ok(config) => config,
-            Err(tributary_hudi::Error::NoTable { .. }) => return Ok(Read { commits: Vec::new(), shared: false }),
+            Err(tributary_hudi::Error::NoTable { .. }) => return Ok(Read::default()),
             Err(e) => return Err(fail(e)),
         };
         let timeline = Timeline::load(&storage, &config).await.map_err(fail)?;
-        let mut read = Read { commits: Vec::new(), shared: false };
+        let restores = timeline.instants().iter().filter(|i| i.action == Action::Restore && !i.is_pending());
+        let mut read = Read { restores: restores.map(|i| i.requested.clone()).collect(), ..Read::default() };
         // Listed, and gone when it was to be read: archived in between.
         let mut gone = BTreeSet::new();
         for instant in timeline.completed_writes() {
@@ -200,6 +210,10 @@ impl Checkpoints for Service {
         Ok(resolved)
     }
 
+    async fn look_up(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error> {
+        Ok(self.look(pipeline, target).await?.0)
+    }
+
     async fn find_commit(
         &self,
         pipeline: &PipelineName,
@@ -232,12 +246,9 @@ fn known_key(pipeline: &PipelineName, target: &str) -> String {
 }
 
 fn hudi_error(target: &str, error: tributary_hudi::Error) -> Error {
-    if error.outcome_unknown() {
-        return Error::Store {
-            target: target.to_string(),
-            doing: "reading the cursors".to_string(),
-            source: boxed_error(error),
-        };
+    let target = target.to_string();
+    match error.into_store_failure() {
+        Ok((step, source)) => Error::Store { target, doing: format!("reading the cursors ({step})"), source },
+        Err(error) => Error::Corrupt { target, detail: error.to_string() },
     }
-    Error::Corrupt { target: target.to_string(), detail: error.to_string() }
 }

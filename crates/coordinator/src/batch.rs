@@ -23,8 +23,9 @@ use crate::commit::{Proposal, action_of, commit_metadata, remember};
 use crate::control::Control;
 use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
+use crate::history::definition_of;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
-use crate::plan::{Opening, Plans, merge_sources, open, plan_sources, sql_of, window_of};
+use crate::plan::{Ends, Opening, Plans, Purpose, merge_sources, open, plan_sources, sql_of, window_of};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
 use crate::report::{committed_sources, written};
 use crate::service::Inner;
@@ -52,6 +53,8 @@ pub(crate) struct Commit {
 pub(crate) struct Batch<'a> {
     inner: &'a Inner,
     request: &'a RunRequest,
+    /// Fingerprint of the pipeline's definition.
+    definition: String,
     storage: Storage,
     status: &'a watch::Sender<BatchStatus>,
     control: &'a Control,
@@ -91,7 +94,19 @@ impl<'a> Batch<'a> {
         let budget = MemoryBudget::new(request.pipeline.limits.memory.0 as usize);
         let stop = control.stop();
         let stage_began = Instant::now();
-        Ok(Batch { inner, request, storage, status, control, stop, stage_began, budget, unacknowledged: false })
+        let definition = definition_of(&request.pipeline);
+        Ok(Batch {
+            inner,
+            request,
+            definition,
+            storage,
+            status,
+            control,
+            stop,
+            stage_began,
+            budget,
+            unacknowledged: false,
+        })
     }
 
     /// Runs the batch. The target's lock is held from the first look at its cursors to the last step, so that batches
@@ -207,7 +222,7 @@ impl<'a> Batch<'a> {
             status.send_modify(|status| status.sources = plans.status(pipeline));
         };
         let limits = self.limits();
-        let opening = open(roles, pipeline, existing.as_ref(), &resolved, &limits, planned);
+        let opening = open(roles, pipeline, Purpose::Batch, existing.as_ref(), &resolved, &limits, planned);
         let opening = self.unless_stopped(opening).await?;
         if !opening.plans.has_news(pipeline) && !request.allow_empty {
             return Ok(Preparation::Ended(Ended::NoNewData));
@@ -246,9 +261,11 @@ impl<'a> Batch<'a> {
     async fn answer(&self, target: Option<&TargetState>, resolved: &Resolved) -> Result<Option<Commit>, Error> {
         let Some(newest) = &resolved.newest else { return Ok(None) };
         let request = &self.request.request;
+        let reused = || Error::RequestReused { request: request.clone() };
         let instant = match newest.checkpoint.judge(request) {
             Answer::New => return Ok(None),
-            Answer::By(instant) => instant,
+            Answer::By(record) if record.is_of_another(&self.definition) => return Err(reused()),
+            Answer::By(record) => &record.instant,
             Answer::Forgotten { oldest } => {
                 // Commits that are still on the timeline remember more ids than the newest one.
                 let pipeline = &self.request.pipeline.name;
@@ -256,6 +273,9 @@ impl<'a> Batch<'a> {
                 let Some(found) = found else {
                     return Err(Error::Expired { request: request.clone(), oldest: oldest.clone() });
                 };
+                if found.definition.is_some_and(|known| known != self.definition) {
+                    return Err(reused());
+                }
                 return Ok(Some(Commit { instant: found.instant, completed: found.completed, seq: found.seq }));
             }
         };
@@ -354,7 +374,8 @@ impl<'a> Batch<'a> {
         );
         let ends: Vec<Cursor> = opening.plans.sources.iter().map(|plan| plan.end.clone()).collect();
         let stored = prepared.resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-        let again = plan_sources(&self.inner.roles, &self.request.pipeline, &opening.bound, stored, Some(&ends));
+        let again =
+            plan_sources(&self.inner.roles, &self.request.pipeline, &opening.bound, stored, Ends::Pinned(&ends));
         let again = self.unless_stopped(again).await?;
         self.merge_once(prepared, &again, opened, 1).await
     }
@@ -440,6 +461,7 @@ impl<'a> Batch<'a> {
             storage: &self.storage,
             target: &prepared.target,
             pipeline: &pipeline.name,
+            definition: &self.definition,
             instant: &opened.instant,
             seen: &prepared.seen,
             base,
@@ -511,7 +533,7 @@ impl<'a> Batch<'a> {
                 (source.name.clone(), entry)
             })
             .collect();
-        remember(&mut next, &self.request.request, instant);
+        remember(&mut next, &self.request.request, instant, &self.definition);
         next
     }
 

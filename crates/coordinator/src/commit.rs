@@ -13,8 +13,8 @@ use tributary_hudi::target::{
 use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, avro_schema};
 use tributary_types::pipeline::Operation;
 use tributary_types::{
-    Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, checkpoint_key, flat_form,
-    pipeline_of_key,
+    Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, RequestRecord, checkpoint_key,
+    flat_form, pipeline_of_key,
 };
 
 use crate::decide::{GateFacts, NewerWrite, Permit};
@@ -29,6 +29,8 @@ pub(crate) struct Proposal<'a> {
     pub(crate) storage: &'a Storage,
     pub(crate) target: &'a TargetState,
     pub(crate) pipeline: &'a PipelineName,
+    /// Fingerprint of its definition.
+    pub(crate) definition: &'a str,
     pub(crate) instant: &'a InstantTime,
     /// Completed writes as of before the cursors were looked up.
     pub(crate) seen: &'a BTreeSet<InstantTime>,
@@ -82,8 +84,10 @@ impl Proposal<'_> {
             Some(text) => {
                 let checkpoint = Checkpoint::from_json(self.pipeline, instant, text)
                     .map_err(tributary_api::checkpoint::Error::Checkpoint)?;
-                // Only what this commit itself answered: older ids were there when the batch was planned.
-                checkpoint.requests.into_iter().filter(|r| &r.instant == instant).map(|r| r.id).collect()
+                // Only what this commit itself answered: older ids were there when the batch was planned. An id of
+                // another definition is no answer; asked for again, it is refused.
+                let answered = checkpoint.requests.into_iter().filter(|r| &r.instant == instant);
+                answered.filter(|r| !r.is_of_another(self.definition)).map(|r| r.id).collect()
             }
             None => Vec::new(),
         };
@@ -212,8 +216,12 @@ pub(crate) fn commit_metadata(
 }
 
 /// Adds the answered request, if it was not there before.
-pub(crate) fn remember(checkpoint: &mut Checkpoint, request: &RequestId, instant: &InstantTime) {
+pub(crate) fn remember(checkpoint: &mut Checkpoint, request: &RequestId, instant: &InstantTime, definition: &str) {
     if checkpoint.answered(request).is_none() {
-        checkpoint.remember_request(request.clone(), instant.clone());
+        checkpoint.remember_request(RequestRecord {
+            id: request.clone(),
+            instant: instant.clone(),
+            definition: Some(definition.to_string()),
+        });
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tributary_api::checkpoint::BatchRecord;
+use tributary_api::checkpoint::{BatchRecord, CommitFound};
 use tributary_api::coordinator::{BatchStatus, Error};
 use tributary_hudi::target::{TableLock, acquire_lock};
 use tributary_hudi::{Storage, TableConfig};
@@ -145,7 +145,7 @@ impl Inner {
             Ok(lock) => lock,
             Err(Held) => return Ok(None),
         };
-        let fate = self.fate_under_lock(storage, &config, status).await;
+        let fate = self.fate_under_lock(storage, &config, &record.definition, status).await;
         if let Some(lock) = lock {
             give_back(lock).await;
         }
@@ -156,10 +156,13 @@ impl Inner {
         &self,
         storage: &Storage,
         config: &TableConfig,
+        definition: &str,
         status: &mut BatchStatus,
     ) -> Result<Fate, Error> {
         let found = self.roles.checkpoints.find_commit(&status.pipeline, storage.url(), &status.request).await?;
-        if let Some(found) = found {
+        // The id may have been used for another definition of the pipeline, whose batch this record is not about.
+        let own = |found: &CommitFound| found.definition.as_deref().is_none_or(|known| known == definition);
+        if let Some(found) = found.filter(own) {
             status.instant = Some(found.instant);
             status.completed = found.completed;
             status.seq = found.seq;

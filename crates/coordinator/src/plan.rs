@@ -15,6 +15,15 @@ use crate::schema::target_schema;
 use crate::service::Roles;
 use crate::target::TargetState;
 
+/// What a plan is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A batch.
+    Batch,
+    /// Only a look: no data file is opened.
+    Look,
+}
+
 /// Everything that is fixed before the first row is read.
 pub(crate) struct Opening {
     pub(crate) bound: Vec<Bound>,
@@ -27,10 +36,11 @@ pub(crate) struct Opening {
 }
 
 /// Binds the SQL, plans the sources from the cursors in `resolved`, plans the SQL over them and fits its result into the
-/// target. Reads no data file and writes nothing. `planned` sees the plans as soon as there are any.
+/// target. Writes nothing. `planned` sees the plans as soon as there are any.
 pub(crate) async fn open(
     roles: &Roles,
     pipeline: &Pipeline,
+    purpose: Purpose,
     target: Option<&TargetState>,
     resolved: &Resolved,
     limits: &MergeLimits,
@@ -40,7 +50,7 @@ pub(crate) async fn open(
     let newest = resolved.newest.as_ref().map(|commit| (&commit.instant, &commit.checkpoint));
     let binding = check_binding(pipeline, &bound, newest)?;
     let stored = resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-    let plans = plan_sources(roles, pipeline, &bound, stored, None).await?;
+    let plans = plan_sources(roles, pipeline, &bound, stored, Ends::Planned(purpose)).await?;
     planned(&plans);
     let sources = merge_sources(pipeline, &plans)?;
     let checked = check_sql(roles, pipeline, &sources, limits).await?;
@@ -98,22 +108,34 @@ pub(crate) fn sql_of(pipeline: &Pipeline) -> Option<String> {
     pipeline.transforms.first().and_then(|transform| transform.sql.clone())
 }
 
-/// Plans every source, all at once. `pinned` gives the ends that a batch planned before must keep.
+/// Where windows end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ends<'a> {
+    /// Where planning says.
+    Planned(Purpose),
+    /// Where a batch that was planned before must keep them.
+    Pinned(&'a [Cursor]),
+}
+
+/// Plans every source, all at once.
 pub(crate) async fn plan_sources(
     roles: &Roles,
     pipeline: &Pipeline,
     bound: &[Bound],
     stored: Option<&Checkpoint>,
-    pinned: Option<&[Cursor]>,
+    ends: Ends<'_>,
 ) -> Result<Plans, Error> {
     let mut requests = Vec::with_capacity(pipeline.sources.len());
     for (number, (source, bound)) in pipeline.sources.iter().zip(bound).enumerate() {
         let mut request = plan_request(source, bound, stored)?;
-        request.pinned_end = pinned.map(|ends| ends[number].clone());
+        match ends {
+            Ends::Planned(purpose) => request.look_only = purpose == Purpose::Look,
+            Ends::Pinned(ends) => request.pinned_end = Some(ends[number].clone()),
+        }
         requests.push(request);
     }
     let first = plan_all(roles, &requests).await?;
-    if pipeline.consistency == Consistency::Independent || pinned.is_some() {
+    if pipeline.consistency == Consistency::Independent || matches!(ends, Ends::Pinned(_)) {
         return Ok(Plans { sources: first, ceiling_millis: None });
     }
     align(roles, pipeline, requests, first).await
@@ -192,6 +214,7 @@ fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> 
         on_hole: source.on_hole,
         views,
         meta_columns: source.meta_columns,
+        look_only: false,
     })
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::Schema;
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::coordinator::{BatchStatus, Error, OpenedBatch};
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline};
@@ -33,6 +34,9 @@ pub(crate) async fn open(
     let relation = changed_rows(timeline, target.url(), &instant, &completed).await.map_err(|error| match error {
         tributary_api::timeline::Error::FileGone { file, .. } => gone(format!("its file `{file}` was cleaned")),
         tributary_api::timeline::Error::Stale { .. } => gone("the files of its commit were cleaned".to_string()),
+        tributary_api::timeline::Error::Restored { .. } => {
+            gone("the target was restored to before its commit".to_string())
+        }
         other => Error::Timeline(other),
     })?;
     if let Some(file) = first_missing(target, &relation).await? {
@@ -70,8 +74,10 @@ async fn changed_rows(
     let begin = Begin::After(Cursor::Completed(before(completed)));
     let pinned_end = Some(Cursor::Completed(completed.clone()));
     let plan = timeline.plan(PlanRequest { pinned_end, ..PlanRequest::window(source, target, begin) }).await?;
-    let mut relation =
-        plan.changed.unwrap_or(Relation { schema: Arc::new(arrow::datatypes::Schema::empty()), splits: Vec::new() });
+    // A commit that only moved cursors has no files, and its rows, of which there are none, still have the table's schema.
+    let table_schema = plan.table.schema;
+    let none = || Relation { schema: table_schema.unwrap_or_else(|| Arc::new(Schema::empty())), splits: Vec::new() };
+    let mut relation = plan.changed.unwrap_or_else(none);
     let only = Arc::new(vec![instant.clone()]);
     for split in &mut relation.splits {
         split.instants = Some(Arc::clone(&only));

@@ -20,8 +20,9 @@ use tributary_types::{BatchName, Clock, Entropy, MemoryBudget, Outcome, Pipeline
 use crate::batch::{Batch, Ended};
 use crate::control::Control;
 use crate::history::{definition_of, target_key};
-use crate::plan::open;
+use crate::plan::{Purpose, open};
 use crate::registry::{Admitted, Registry, answers};
+use crate::remains::refuse_reading_the_target;
 use crate::schedule::{Claim, Limits, Schedule, Turn};
 use crate::settings::Settings;
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
@@ -322,6 +323,7 @@ impl Coordinator for Service {
         let url = &pipeline.target.path;
         let inner = &self.inner;
         let storage = inner.stores.open(url).map_err(|e| target_error(url, "opening the target", e))?;
+        refuse_reading_the_target(inner.stores.as_ref(), &pipeline, &storage)?;
         let existing = TargetState::load(&storage).await?;
         if let Some(target) = &existing {
             let problems = check_config(&pipeline.target, &target.config);
@@ -330,9 +332,10 @@ impl Coordinator for Service {
             }
             target.check_writers(url)?;
         }
-        let resolved = inner.roles.checkpoints.resolve(&pipeline.name, storage.url()).await?;
+        let resolved = inner.roles.checkpoints.look_up(&pipeline.name, storage.url()).await?;
         let limits = inner.limits(&pipeline);
-        let opening = open(&inner.roles, &pipeline, existing.as_ref(), &resolved, &limits, |_| {}).await?;
+        let opening =
+            open(&inner.roles, &pipeline, Purpose::Look, existing.as_ref(), &resolved, &limits, |_| {}).await?;
         let fields = opening.schema.fields().iter();
         Ok(PlannedBatch {
             sources: opening.plans.status(&pipeline),

@@ -2,9 +2,9 @@
 //! The target table as a batch finds it, and whether it is what the pipeline says.
 
 use arrow::datatypes::Schema;
-use tributary_api::boxed_error;
 use tributary_api::coordinator::Error;
 use tributary_api::writer::KeySettings;
+use tributary_api::{BoxedError, boxed_error};
 use tributary_hudi::target::NewTable;
 use tributary_hudi::{CommitMetadata, Storage, TableConfig, Timeline, arrow_schema, without_meta_columns};
 use tributary_types::pipeline::{Pipeline, TableType, Target};
@@ -245,7 +245,9 @@ pub(crate) fn target_error(url: &str, doing: &str, error: tributary_hudi::Error)
     use tributary_hudi::Error as Hudi;
     match error {
         Hudi::Conflict { what } => Error::Conflict { url: url.to_string(), what },
-        Hudi::Store { .. } | Hudi::Disk { .. } | Hudi::Gone { .. } => {
+        Hudi::Store { doing: step, source } => store_failed(url, doing, &step, boxed_error(source)),
+        Hudi::Disk { doing: step, source } => store_failed(url, doing, &step, boxed_error(source)),
+        Hudi::Gone { .. } => {
             Error::Store { url: url.to_string(), doing: doing.to_string(), source: boxed_error(error) }
         }
         // A file that is no good is no mistake of the pipeline's.
@@ -254,6 +256,10 @@ pub(crate) fn target_error(url: &str, doing: &str, error: tributary_hudi::Error)
         }
         other => Error::Target { url: url.to_string(), what: other.to_string() },
     }
+}
+
+fn store_failed(url: &str, doing: &str, step: &str, source: BoxedError) -> Error {
+    Error::Store { url: url.to_string(), doing: format!("{doing} ({step})"), source }
 }
 
 #[cfg(test)]

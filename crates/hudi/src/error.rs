@@ -99,6 +99,15 @@ impl Error {
         Error::Unsupported { what: what.into() }
     }
 
+    /// A failure of the store: what was being attempted, and the store's own error. Another error is given back.
+    pub fn into_store_failure(self) -> std::result::Result<(String, Box<dyn std::error::Error + Send + Sync>), Self> {
+        match self {
+            Error::Store { doing, source } => Ok((doing, Box::new(source))),
+            Error::Disk { doing, source } => Ok((doing, Box::new(source))),
+            other => Err(other),
+        }
+    }
+
     /// Whether a write that failed so may still have arrived.
     pub fn outcome_unknown(&self) -> bool {
         matches!(self, Error::Store { .. } | Error::Disk { .. })

@@ -55,7 +55,7 @@ pub use history::{ArchivedInstant, find_archived_metadata, load_history};
 pub use keys::{KeyError, KeyRules, RowKeys};
 pub use properties::{format_property, parse_properties};
 pub use storage::{Entry, PutNew, REQUESTS_AT_ONCE, Storage, Stores, Version};
-pub use stores::SystemStores;
+pub use stores::{StoreSettings, SystemStores};
 pub use timeline::{Action, Instant, Timeline, completed_path, inflight_path, requested_path};
 
 pub use archive::{HistoryFile, archived_metadata, history_files, history_version, read_history_file};

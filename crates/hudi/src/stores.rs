@@ -4,23 +4,58 @@
 use std::collections::HashMap;
 use std::path::{Component, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreScheme};
+use object_store::{ClientConfigKey, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
 use crate::error::{Error, Result};
 use crate::storage::{Storage, Stores};
 use crate::target::LockKind;
 
+/// Longest time that making a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// How object stores are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// How long one request may take, and how long a request that fails is repeated. So a store that does not answer
+    /// is given up after at most twice this time.
+    pub timeout: Duration,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        StoreSettings { timeout: Duration::from_secs(30) }
+    }
+}
+
+impl StoreSettings {
+    /// The library would go on for three minutes, which looks as if a batch had stopped for good.
+    fn retry(&self) -> RetryConfig {
+        RetryConfig { retry_timeout: self.timeout, ..RetryConfig::default() }
+    }
+
+    /// Settings one by one: options as a whole would replace those that the environment gives.
+    fn client(&self) -> [(ClientConfigKey, String); 2] {
+        let text = |time: Duration| format!("{}ms", time.as_millis());
+        [
+            (ClientConfigKey::Timeout, text(self.timeout)),
+            (ClientConfigKey::ConnectTimeout, text(self.timeout.min(CONNECT_WITHIN))),
+        ]
+    }
+}
+
 /// Opens local directories, `s3://`, `gs://` and `az://` locations. Credentials and endpoints come from the
 /// environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), never from a URL.
 #[derive(Debug, Default)]
 pub struct SystemStores {
+    settings: StoreSettings,
     // One client per bucket: it holds the connections.
     opened: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
 }
@@ -29,6 +64,11 @@ impl SystemStores {
     /// No store is opened yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same with other settings.
+    pub fn with_settings(settings: StoreSettings) -> Self {
+        SystemStores { settings, ..Self::default() }
     }
 
     fn remote(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, Path)> {
@@ -41,7 +81,7 @@ impl SystemStores {
         if let Some(store) = opened.get(&bucket) {
             return Ok((Arc::clone(store), base));
         }
-        let store = build(scheme, url).map_err(|e| location(url.as_str(), e))?;
+        let store = build(scheme, url, &self.settings).map_err(|e| location(url.as_str(), e))?;
         opened.insert(bucket, Arc::clone(&store));
         Ok((store, base))
     }
@@ -49,12 +89,31 @@ impl SystemStores {
 
 /// Settings come from variables of the store's own prefix only: a variable like `TOKEN` of somebody else's must not
 /// become a credential.
-fn build(scheme: ObjectStoreScheme, url: &Url) -> object_store::Result<Arc<dyn ObjectStore>> {
+fn build(scheme: ObjectStoreScheme, url: &Url, settings: &StoreSettings) -> object_store::Result<Arc<dyn ObjectStore>> {
     let url = url.as_str();
+    let retry = settings.retry();
     Ok(match scheme {
-        ObjectStoreScheme::GoogleCloudStorage => Arc::new(GoogleCloudStorageBuilder::from_env().with_url(url).build()?),
-        ObjectStoreScheme::MicrosoftAzure => Arc::new(MicrosoftAzureBuilder::from_env().with_url(url).build()?),
-        _ => Arc::new(AmazonS3Builder::from_env().with_url(url).build()?),
+        ObjectStoreScheme::GoogleCloudStorage => {
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retry);
+            for (key, value) in settings.client() {
+                builder = builder.with_config(GoogleConfigKey::Client(key), value);
+            }
+            Arc::new(builder.build()?)
+        }
+        ObjectStoreScheme::MicrosoftAzure => {
+            let mut builder = MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retry);
+            for (key, value) in settings.client() {
+                builder = builder.with_config(AzureConfigKey::Client(key), value);
+            }
+            Arc::new(builder.build()?)
+        }
+        _ => {
+            let mut builder = AmazonS3Builder::from_env().with_url(url).with_retry(retry);
+            for (key, value) in settings.client() {
+                builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+            }
+            Arc::new(builder.build()?)
+        }
     })
 }
 

@@ -28,7 +28,8 @@ pub(crate) fn check(tokens: &[TokenWithSpan], settings: &Settings) -> Result<(),
         return Err(Error::Limit {
             limit: "plan size",
             detail: format!(
-                "the SQL has {count} words and signs, {} are allowed; simplify it or raise `merge.max_plan_nodes`",
+                "the SQL has {count} words and signs, {} are allowed; what it does has to be done in fewer, \
+                 for example by a table in place of a list of values",
                 settings.max_plan_nodes
             ),
         });
@@ -50,14 +51,30 @@ pub(crate) fn check(tokens: &[TokenWithSpan], settings: &Settings) -> Result<(),
             return Err(Error::Limit {
                 limit: "nesting",
                 detail: format!(
-                    "a chain of operators or set operations{at} has more than {} links; shorten it (`IN (…)` instead \
-                     of many `OR`) or raise `merge.max_chain`",
+                    "a chain of operators or set operations{at} has more than {} links; shorten it: `IN (…)` instead of \
+                     many `OR`, brackets or temporary views around parts of it",
                     settings.max_chain
                 ),
             });
         }
     }
     Ok(())
+}
+
+/// How deep brackets and CASE expressions nest.
+pub(crate) fn depth(tokens: &[TokenWithSpan]) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    for token in tokens {
+        match &token.token {
+            Token::LParen | Token::LBracket => depth += 1,
+            Token::RParen | Token::RBracket => depth = depth.saturating_sub(1),
+            Token::Word(word) if word.keyword == Keyword::CASE => depth += 1,
+            Token::Word(word) if word.keyword == Keyword::END => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 fn count_token(level: &mut Level, token: &Token) {

@@ -79,7 +79,10 @@ impl Rows {
         if let Some(max_rows) = self.limits.max_rows.filter(|max_rows| rows > *max_rows) {
             return Err(Error::Limit {
                 limit: "rows",
-                detail: format!("the query's result has more than {max_rows} rows; raise `merge.max_rows`"),
+                detail: format!(
+                    "the query's result has more than {max_rows} rows, which this process was built to allow; take \
+                     smaller windows (`source.num_instants`), or fewer rows with WHERE"
+                ),
             });
         }
         // The engine's own schema may say "not null" where ours does not.

@@ -15,11 +15,19 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::engine::Attempt;
 
+/// Threads for each processor: a query that was given up and does not pause keeps at most one for each of its
+/// partitions, and what comes after it finds others. The system shares the processors among them.
+const THREADS_PER_PROCESSOR: usize = 4;
+
 static THREADS: OnceLock<std::io::Result<Runtime>> = OnceLock::new();
 
 /// Made once: a second runtime that lost a race would have to be dropped here, where blocking is not allowed.
 fn threads() -> Result<&'static Runtime, DataFusionError> {
-    let made = THREADS.get_or_init(|| Builder::new_multi_thread().thread_name("query").enable_all().build());
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    let made = THREADS.get_or_init(|| {
+        let threads = THREADS_PER_PROCESSOR * processors;
+        Builder::new_multi_thread().worker_threads(threads).thread_name("query").enable_all().build()
+    });
     made.as_ref().map_err(|e| DataFusionError::IoError(std::io::Error::new(e.kind(), e.to_string())))
 }
 

@@ -64,8 +64,8 @@ pub(crate) fn check_plan(plan: &LogicalPlan, settings: &Settings) -> Result<(), 
         return Err(Error::Limit {
             limit: "plan size",
             detail: format!(
-                "the query has more than {} plan nodes and expressions, views counted where they are used; simplify it \
-                 or raise `merge.max_plan_nodes`",
+                "the query has more than {} plan nodes and expressions, views counted where they are used; a view \
+                 that is used often counts as often, so use it once, or split the pipeline in two",
                 settings.max_plan_nodes
             ),
         });

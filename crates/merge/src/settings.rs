@@ -56,7 +56,7 @@ impl Settings {
         let mut problems = Vec::new();
         if !(10..=90).contains(&self.query_share_percent) {
             problems.push(format!(
-                "`merge.query_share_percent` is {}: the query and the writer both need memory, so it must be from 10 to 90",
+                "`query_share_percent` is {}: the query and the writer both need memory, so it must be from 10 to 90",
                 self.query_share_percent
             ));
         }
@@ -70,11 +70,11 @@ impl Settings {
         ];
         for (key, value) in positive {
             if value == 0 {
-                problems.push(format!("`merge.{key}` must be greater than 0"));
+                problems.push(format!("`{key}` must be greater than 0"));
             }
         }
         if self.max_rows == Some(0) {
-            problems.push("`merge.max_rows` is 0: leave it out for no limit".to_string());
+            problems.push("`max_rows` is 0: leave it out for no limit".to_string());
         }
         problems
     }

@@ -34,15 +34,23 @@ impl CheckpointClient {
             remote: Remote::new(address),
         }
     }
+
+    async fn ask_where(&self, pipeline: &PipelineName, target: &str, look_only: bool) -> Result<Resolved, Error> {
+        const DOING: &str = "finding the cursors";
+        let request = proto::ResolveRequest { pipeline: pipeline.to_string(), target: target.to_string(), look_only };
+        let resolved = self.calls.clone().resolve(request).await.map_err(self.remote.failed(DOING))?;
+        resolved_from_proto(pipeline, resolved.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
 }
 
 #[async_trait]
 impl Checkpoints for CheckpointClient {
     async fn resolve(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error> {
-        const DOING: &str = "finding the cursors";
-        let request = proto::ResolveRequest { pipeline: pipeline.to_string(), target: target.to_string() };
-        let resolved = self.calls.clone().resolve(request).await.map_err(self.remote.failed(DOING))?;
-        resolved_from_proto(pipeline, resolved.into_inner()).map_err(self.remote.unreadable(DOING))
+        self.ask_where(pipeline, target, false).await
+    }
+
+    async fn look_up(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error> {
+        self.ask_where(pipeline, target, true).await
     }
 
     async fn find_commit(
@@ -113,7 +121,11 @@ impl CheckpointService for CheckpointServer {
     ) -> Result<Response<proto::ResolveResponse>, Status> {
         let request = request.into_inner();
         let pipeline = pipeline_name(request.pipeline)?;
-        let resolved = self.checkpoints.resolve(&pipeline, &request.target).await.map_err(|e| to_status(&e))?;
+        let resolved = match request.look_only {
+            true => self.checkpoints.look_up(&pipeline, &request.target).await,
+            false => self.checkpoints.resolve(&pipeline, &request.target).await,
+        };
+        let resolved = resolved.map_err(|e| to_status(&e))?;
         Ok(Response::new(resolved_to_proto(&resolved)))
     }
 

@@ -20,12 +20,14 @@ pub mod proto;
 pub mod timeline;
 pub mod writer;
 
+mod link;
 mod remote;
 
 pub use channel::{AddressError, connect_lazily};
 pub use checkpoint::{CheckpointClient, CheckpointServer};
 pub use coordinator::{CoordinatorClient, CoordinatorServer};
 pub use flight::FlightServer;
+pub use link::Link;
 pub use merge::{MergeClient, MergeServer};
 pub use timeline::{TimelineClient, TimelineServer};
 pub use writer::WriterClient;

@@ -3,8 +3,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tributary_hudi::{StoreSettings, Stores, SystemStores};
 use tributary_types::pipeline::{ByteSize, Span};
 
 use crate::commands;
@@ -27,6 +29,10 @@ pub struct Cli {
     /// Logs as JSON lines on standard error; `TRIBUTARY_LOG` filters them.
     #[arg(long, global = true)]
     pub log_json: bool,
+    /// How long a request to an object store may take, and how long one that fails is repeated: a store that does not
+    /// answer is given up after at most twice this time.
+    #[arg(long, global = true, default_value = "30s", env = "TRIBUTARY_STORE_TIMEOUT", value_parser = parse_store_timeout)]
+    pub store_timeout: Span,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -106,6 +112,9 @@ pub struct RunArgs {
     /// How the result is printed.
     #[arg(long, value_enum, default_value = "text")]
     pub output: Output,
+    /// Print a batch in a few lines.
+    #[arg(long, conflicts_with = "output")]
+    pub brief: bool,
 }
 
 /// Arguments of `plan`.
@@ -281,6 +290,13 @@ fn parse_size(text: &str) -> Result<ByteSize, String> {
     text.parse()
 }
 
+fn parse_store_timeout(text: &str) -> Result<Span, String> {
+    match parse_span(text)? {
+        span if span.0.is_zero() => Err("a request that may take no time cannot succeed".to_string()),
+        span => Ok(span),
+    }
+}
+
 fn parse_span(text: &str) -> Result<Span, String> {
     text.parse()
 }
@@ -295,14 +311,16 @@ pub fn main(cli: Cli) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let settings = StoreSettings { timeout: cli.store_timeout.0 };
+    let stores: Arc<dyn Stores> = Arc::new(SystemStores::with_settings(settings));
     let result = runtime.block_on(async {
         match cli.command {
-            Command::Run(args) => commands::run::run(args).await,
-            Command::Plan(args) => commands::plan::plan(args).await,
-            Command::Table(command) => commands::table::table(command).await,
-            Command::Serve(args) => commands::serve::serve(args).await,
+            Command::Run(args) => commands::run::run(args, stores).await,
+            Command::Plan(args) => commands::plan::plan(args, stores).await,
+            Command::Table(command) => commands::table::table(command, stores).await,
+            Command::Serve(args) => commands::serve::serve(args, stores).await,
             Command::Batches(command) => commands::batches::batches(command).await,
-            Command::Bench(args) => commands::bench::bench(args).await,
+            Command::Bench(args) => commands::bench::bench(args, stores).await,
         }
     });
     match result {

@@ -13,12 +13,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tributary_api::coordinator::{self, Coordinator};
-use tributary_hudi::SystemStores;
-use tributary_rpc::{CoordinatorClient, connect_lazily};
+use tributary_hudi::Stores;
+use tributary_rpc::{CoordinatorClient, Link, connect_lazily};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{SystemClock, SystemEntropy, with_causes};
 
 use crate::embedded::{Embedded, Settings, embed, open_store};
+use crate::news::ServerNews;
 use crate::pipeline_file;
 use crate::roles::Parts;
 
@@ -52,18 +53,17 @@ impl From<coordinator::Error> for Failed {
     }
 }
 
-/// Loads a pipeline file; a wrong one is a rejection. For a server its paths are made absolute, since they must not
-/// depend on where either process was started.
-pub(crate) fn load_pipeline(path: &Path, server: Option<&str>) -> Result<Pipeline, Failed> {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    pipeline_file::load(if server.is_some() { &absolute } else { path })
+/// Loads a pipeline file; a wrong one is a rejection. Its paths are made absolute: where a process was started makes
+/// neither another pipeline nor other tables.
+pub(crate) fn load_pipeline(path: &Path) -> Result<Pipeline, Failed> {
+    pipeline_file::load(&std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()))
         .map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
 }
 
-/// What roles are made of, over the system's stores, clock and randomness. Records are kept below `data`.
-pub(crate) fn parts(data: Option<&Path>) -> Result<Parts, Failed> {
+/// What roles are made of, over `stores` and the system's clock and randomness. Records are kept below `data`.
+pub(crate) fn parts(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Parts, Failed> {
     Ok(Parts {
-        stores: Arc::new(SystemStores::new()),
+        stores,
         store: open_store(data).map_err(|e| Failed::new(&e, 1))?,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
@@ -71,23 +71,32 @@ pub(crate) fn parts(data: Option<&Path>) -> Result<Parts, Failed> {
 }
 
 /// The roles, embedded.
-pub(crate) fn roles(data: Option<&Path>) -> Result<Embedded, Failed> {
-    let Parts { stores, store, clock, entropy } = parts(data)?;
+pub(crate) fn roles(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Embedded, Failed> {
+    let Parts { stores, store, clock, entropy } = parts(data, stores)?;
     Ok(embed(stores, store, clock, entropy, Settings::default()))
 }
 
 /// The coordinator of a command: on `server`, or embedded.
-pub(crate) fn coordinator(server: Option<&str>, data: Option<&Path>) -> Result<Arc<dyn Coordinator>, Failed> {
+pub(crate) fn coordinator(
+    server: Option<&str>,
+    data: Option<&Path>,
+    stores: Arc<dyn Stores>,
+) -> Result<Arc<dyn Coordinator>, Failed> {
     match server {
         Some(address) => connect(address),
-        None => Ok(roles(data)?.coordinator),
+        None => Ok(roles(data, stores)?.coordinator),
     }
 }
 
 /// The coordinator at `address`. Connects with the first call.
 pub(crate) fn connect(address: &str) -> Result<Arc<dyn Coordinator>, Failed> {
+    connect_with(address, Arc::new(ServerNews::new(address)))
+}
+
+/// The same, telling `link` when a batch that is followed cannot be, and when it can again.
+pub(crate) fn connect_with(address: &str, link: Arc<dyn Link>) -> Result<Arc<dyn Coordinator>, Failed> {
     let channel = connect_lazily(address).map_err(|e| Failed::new(&e, 2))?;
-    Ok(Arc::new(CoordinatorClient::new(channel, address)))
+    Ok(Arc::new(CoordinatorClient::new(channel, address).with_link(link)))
 }
 
 /// Waits until the process is asked to stop.

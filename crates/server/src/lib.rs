@@ -15,4 +15,5 @@ pub mod telemetry;
 
 mod gate;
 mod http;
+mod news;
 mod output;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the commands print: for people, or one JSON object a line for scripts.
 
+mod brief;
+mod json_rows;
+
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 
@@ -14,6 +17,8 @@ use tributary_types::{BatchName, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, St
 
 use crate::cli::Output;
 use crate::commands::Failed;
+
+pub(crate) use self::brief::print_brief;
 
 /// A progress bar on a terminal; nothing elsewhere.
 pub(crate) struct Progress {
@@ -427,11 +432,7 @@ pub(crate) fn print_rows(batches: &[RecordBatch], output: Output) -> Result<(), 
         println!("{}", arrow::util::pretty::pretty_format_batches(batches)?);
         return Ok(());
     }
-    let mut writer = arrow::json::LineDelimitedWriter::new(std::io::stdout());
-    for batch in batches {
-        writer.write(batch)?;
-    }
-    writer.finish()
+    json_rows::write_rows(batches, std::io::stdout())
 }
 
 pub(crate) fn print_json(value: &impl Serialize) {

@@ -21,6 +21,7 @@ use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use tributary_api::coordinator::Coordinator;
 use tributary_rpc::{CheckpointServer, CoordinatorServer, FlightServer, MergeServer, TimelineServer, proto};
 use tributary_types::BatchName;
@@ -64,6 +65,9 @@ pub enum Error {
     Reflection(#[source] tonic_reflection::server::Error),
 }
 
+/// A port that is served.
+type Serving = JoinHandle<Result<(), tonic::transport::Error>>;
+
 /// A running server.
 pub struct Server {
     address: SocketAddr,
@@ -76,8 +80,8 @@ pub struct Server {
     health: HealthReporter,
     stop: watch::Sender<bool>,
     probing: Probing,
-    grpc: JoinHandle<Result<(), tonic::transport::Error>>,
-    http: Option<JoinHandle<Result<(), tonic::transport::Error>>>,
+    grpc: Serving,
+    http: Option<Serving>,
 }
 
 /// How a server stopped.
@@ -92,26 +96,50 @@ pub async fn start(hosted: Hosted, options: Options) -> Result<Server, Error> {
     let (stop, stopped) = watch::channel(false);
     let gate = hosted.coordinator.clone().map(|coordinator| Arc::new(Gate::new(coordinator)));
     let readiness = Readiness::default();
-
-    let (health, health_service) = tonic_health::server::health_reporter();
+    let serves_others = hosted.coordinator.is_none();
     let services = services_of(&hosted);
+    let (health, health_service) = tonic_health::server::health_reporter();
     for service in &services {
         health.set_service_status(service, ServingStatus::Serving).await;
     }
-    let reflection = tonic_reflection::server::Builder::configure()
+    let routes = Routes::new(health_service).add_service(reflection(&services)?);
+    let routes = add_roles(routes, hosted, gate.as_ref());
+
+    let (address, listener) = bind(options.listen).await?;
+    let grpc = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(listener, told(stopped.clone()));
+    let grpc = tokio::spawn(grpc);
+    let (http_address, http) = match options.http {
+        None => (None, None),
+        Some(wanted) => {
+            let (address, serving) = serve_http(wanted, &readiness, options.metrics, stopped).await?;
+            (Some(address), Some(serving))
+        }
+    };
+    let probing = Probing::start(options.peers, readiness.clone());
+    readiness.set_serving(true);
+    Ok(Server { address, http_address, gate, services, serves_others, readiness, health, stop, probing, grpc, http })
+}
+
+/// Describes `services` to clients that ask.
+fn reflection(services: &[&'static str]) -> Result<ServerReflectionServer<impl ServerReflection + use<>>, Error> {
+    let builder = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
     let shown = services.iter().chain(["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"].iter());
-    let reflection = shown
+    shown
         .filter(|service| **service != FLIGHT_SERVICE)
-        .fold(reflection, |builder, service| builder.with_service_name(*service))
+        .fold(builder, |builder, service| builder.with_service_name(*service))
         .build_v1()
-        .map_err(Error::Reflection)?;
+        .map_err(Error::Reflection)
+}
 
-    let serves_others = hosted.coordinator.is_none();
-    let mut routes = Routes::new(health_service).add_service(reflection);
+/// The services of the roles that run here; calls of the coordinator go through the gate.
+fn add_roles(mut routes: Routes, hosted: Hosted, gate: Option<&Arc<Gate>>) -> Routes {
     let mut flight = FlightServer::new();
-    if let Some(gate) = &gate {
+    if let Some(gate) = gate {
         let gated: Arc<dyn Coordinator> = Arc::clone(gate) as Arc<dyn Coordinator>;
         routes = routes.add_service(CoordinatorServer::new(Arc::clone(&gated)));
         flight = flight.with_coordinator(gated);
@@ -129,30 +157,23 @@ pub async fn start(hosted: Hosted, options: Options) -> Result<Server, Error> {
     if let Some(writer) = hosted.writer {
         flight = flight.with_writer(writer);
     }
-    let routes = routes.add_service(flight.into_service());
+    routes.add_service(flight.into_service())
+}
 
-    let (address, listener) = bind(options.listen).await?;
-    let grpc = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+/// Serves probes and metrics.
+async fn serve_http(
+    wanted: SocketAddr,
+    readiness: &Readiness,
+    metrics: Option<PrometheusHandle>,
+    stopped: watch::Receiver<bool>,
+) -> Result<(SocketAddr, Serving), Error> {
+    let (address, listener) = bind(wanted).await?;
+    let routes = Routes::from(http::routes(readiness.clone(), metrics));
+    let serving = tonic::transport::Server::builder()
+        .accept_http1(true)
         .add_routes(routes)
-        .serve_with_incoming_shutdown(listener, told(stopped.clone()));
-    let grpc = tokio::spawn(grpc);
-
-    let (http_address, http) = match options.http {
-        None => (None, None),
-        Some(wanted) => {
-            let (address, listener) = bind(wanted).await?;
-            let routes = Routes::from(http::routes(readiness.clone(), options.metrics));
-            let serving = tonic::transport::Server::builder()
-                .accept_http1(true)
-                .add_routes(routes)
-                .serve_with_incoming_shutdown(listener, told(stopped));
-            (Some(address), Some(tokio::spawn(serving)))
-        }
-    };
-    let probing = Probing::start(options.peers, readiness.clone());
-    readiness.set_serving(true);
-    Ok(Server { address, http_address, gate, services, serves_others, readiness, health, stop, probing, grpc, http })
+        .serve_with_incoming_shutdown(listener, told(stopped));
+    Ok((address, tokio::spawn(serving)))
 }
 
 /// The gRPC services of the roles that run here.

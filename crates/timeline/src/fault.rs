@@ -17,10 +17,8 @@ pub(crate) fn fault(url: &str) -> impl Fn(hudi::Error) -> Error + '_ {
 fn classify(url: &str, error: hudi::Error) -> Error {
     let url = url.to_string();
     match error {
-        hudi::Error::Store { ref doing, .. } | hudi::Error::Disk { ref doing, .. } => {
-            let doing = doing.clone();
-            Error::Store { url, doing, source: boxed_error(error) }
-        }
+        hudi::Error::Store { doing, source } => Error::Store { url, doing, source: boxed_error(source) },
+        hudi::Error::Disk { doing, source } => Error::Store { url, doing, source: boxed_error(source) },
         hudi::Error::NoTable { .. } => Error::NoTable { url, what: "the table".to_string() },
         hudi::Error::Location { detail, .. } => Error::Unsupported { url, what: detail },
         hudi::Error::Unsupported { what } => Error::Unsupported { url, what },

@@ -230,6 +230,9 @@ impl Pinning<'_> {
 
     /// A clustering or compaction that stamps rows with its own time hides when they were written.
     async fn check_rewrites(&self, set: &ReadSet) -> Result<(), Error> {
+        if self.request.look_only {
+            return Ok(());
+        }
         for Rewrite { requested, clusters, sample } in &set.rewrites {
             let range = match hudi::commit_time_range(&self.table.storage, &sample.path, sample.bytes).await {
                 Ok(range) => range,

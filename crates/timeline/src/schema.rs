@@ -20,8 +20,15 @@ use crate::refuse::check_schema_source;
 const CREATE_SCHEMA: &str = "hoodie.table.create.schema";
 
 /// The schema as of `end`, without meta columns; `None` when nothing says one.
-pub(crate) async fn schema_as_of(table: &Table, cache: &Cache, end: &InstantTime) -> Result<Option<SchemaRef>, Error> {
-    let schema = written_schema(table, cache, end).await?;
+///
+/// `look_only` opens no data file: a table of which only the files tell a schema is then refused by name.
+pub(crate) async fn schema_as_of(
+    table: &Table,
+    cache: &Cache,
+    end: &InstantTime,
+    look_only: bool,
+) -> Result<Option<SchemaRef>, Error> {
+    let schema = written_schema(table, cache, end, look_only).await?;
     Ok(schema.map(|schema| match table.config.drops_partition_columns() {
         true => with_partition_columns(schema, &table.config.partition_by()),
         false => schema,
@@ -39,7 +46,12 @@ fn with_partition_columns(schema: SchemaRef, partition_by: &[String]) -> SchemaR
     Arc::new(Schema::new(schema.fields().iter().cloned().chain(missing).collect::<Vec<_>>()))
 }
 
-async fn written_schema(table: &Table, cache: &Cache, end: &InstantTime) -> Result<Option<SchemaRef>, Error> {
+async fn written_schema(
+    table: &Table,
+    cache: &Cache,
+    end: &InstantTime,
+    look_only: bool,
+) -> Result<Option<SchemaRef>, Error> {
     let (upto, after): (Vec<_>, Vec<_>) = table.writes.iter().partition(|write| write.completed <= *end);
     // After the end only when the commits before it were archived: the nearest one is the best guess left.
     for write in upto.iter().rev().chain(after.iter()) {
@@ -52,6 +64,15 @@ async fn written_schema(table: &Table, cache: &Cache, end: &InstantTime) -> Resu
     if let Some(text) = table.config.get(CREATE_SCHEMA) {
         let schema = arrow_schema(tributary_hudi::PROPERTIES, text).map_err(fault(&table.url))?;
         return Ok(Some(Arc::new(without_meta_columns(&schema))));
+    }
+    if look_only && !upto.is_empty() {
+        return Err(Error::Unsupported {
+            url: table.url.clone(),
+            what:
+                "none of its commits tells its schema, only its data files do, and planning opens none: what a batch \
+                   would do is not known before it runs"
+                    .to_string(),
+        });
     }
     from_footer(table, cache, upto.iter().rev().map(|write| &write.requested)).await
 }

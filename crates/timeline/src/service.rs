@@ -53,7 +53,7 @@ impl Service {
         }
         check_identity(&table, request)?;
         let (window, known) = self.decide(&mut table, request).await?;
-        let schema = schema_as_of(&table, &self.cache, &window.end).await?;
+        let schema = schema_as_of(&table, &self.cache, &window.end, request.look_only).await?;
         let relations = Pinning {
             table: &table,
             cache: &self.cache,
@@ -128,7 +128,7 @@ impl Timeline for Service {
     async fn describe(&self, url: &str) -> Result<TableInfo, Error> {
         let table = self.open(url, "the request").await?;
         let newest = table.writes.last().map_or_else(InstantTime::init, |write| write.completed.clone());
-        let schema = schema_as_of(&table, &self.cache, &newest).await?;
+        let schema = schema_as_of(&table, &self.cache, &newest, false).await?;
         self.info(&table, schema).await
     }
 

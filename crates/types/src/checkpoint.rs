@@ -66,6 +66,9 @@ pub struct RequestRecord {
     pub id: RequestId,
     /// The requested time of the commit that answered it.
     pub instant: InstantTime,
+    /// Fingerprint of the pipeline's definition that it was made with; absent in commits of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
 }
 
 impl RequestRecord {
@@ -73,13 +76,18 @@ impl RequestRecord {
     fn millis(&self) -> Option<i64> {
         self.id.millis().or_else(|| self.instant.epoch_millis(Zone::Utc))
     }
+
+    /// Whether it is known to have been made with another definition of its pipeline than `definition`.
+    pub fn is_of_another(&self, definition: &str) -> bool {
+        self.definition.as_deref().is_some_and(|known| known != definition)
+    }
 }
 
 /// What a checkpoint's request ids say about one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// This commit answered it.
-    By(&'a InstantTime),
+    /// A commit answered it.
+    By(&'a RequestRecord),
     /// It was never answered.
     New,
     /// It is older than what is remembered: it may have been answered.
@@ -196,8 +204,8 @@ impl Checkpoint {
     /// id that is older than the oldest one left may be one of those: running it could commit it twice. An id that
     /// carries no time (see [`RequestId::millis`]) cannot be judged and counts as new.
     pub fn judge(&self, request: &RequestId) -> Answer<'_> {
-        if let Some(instant) = self.answered(request) {
-            return Answer::By(instant);
+        if let Some(record) = self.answered(request) {
+            return Answer::By(record);
         }
         let dropped = self.seq > self.requests.len() as u64;
         let oldest = self.requests.first().filter(|_| dropped);
@@ -209,14 +217,14 @@ impl Checkpoint {
         }
     }
 
-    /// The commit that answered `request`, if this checkpoint still carries it.
-    pub fn answered(&self, request: &RequestId) -> Option<&InstantTime> {
-        self.requests.iter().find(|record| &record.id == request).map(|record| &record.instant)
+    /// How `request` was answered, if this checkpoint still carries it.
+    pub fn answered(&self, request: &RequestId) -> Option<&RequestRecord> {
+        self.requests.iter().find(|record| &record.id == request)
     }
 
     /// Adds an answered request and forgets the oldest ones beyond [`REQUESTS_KEPT`].
-    pub fn remember_request(&mut self, id: RequestId, instant: InstantTime) {
-        self.requests.push(RequestRecord { id, instant });
+    pub fn remember_request(&mut self, record: RequestRecord) {
+        self.requests.push(record);
         let surplus = self.requests.len().saturating_sub(REQUESTS_KEPT);
         self.requests.drain(..surplus);
     }
@@ -291,14 +299,29 @@ mod tests {
         "20250606182826197".parse().unwrap()
     }
 
+    fn record(id: &str) -> RequestRecord {
+        RequestRecord { id: RequestId::new(id).unwrap(), instant: instant(), definition: None }
+    }
+
+    #[test]
+    fn a_request_of_an_earlier_version_is_known_without_its_definition() {
+        let mut checkpoint = Checkpoint::first("b".to_string());
+        checkpoint.remember_request(record("r1"));
+        assert!(!checkpoint.to_json().contains("definition"));
+        let read = Checkpoint::from_json(&pipeline(), &instant(), &checkpoint.to_json()).unwrap();
+        assert!(!read.answered(&RequestId::new("r1").unwrap()).unwrap().is_of_another("any"));
+    }
+
     #[test]
     fn a_checkpoint_reads_back_what_it_wrote() {
         let mut checkpoint = Checkpoint::first("b".to_string());
         checkpoint.sources.insert(name("db.orders"), source("completed:20250606182826197"));
-        checkpoint.remember_request(RequestId::new("r1").unwrap(), instant());
+        checkpoint.remember_request(RequestRecord { definition: Some("d".to_string()), ..record("r1") });
         let read = Checkpoint::from_json(&pipeline(), &instant(), &checkpoint.to_json()).unwrap();
         assert_eq!(read, checkpoint);
-        assert_eq!(read.answered(&RequestId::new("r1").unwrap()), Some(&instant()));
+        let answered = read.answered(&RequestId::new("r1").unwrap()).unwrap();
+        assert_eq!(answered.instant, instant());
+        assert!(answered.is_of_another("e") && !answered.is_of_another("d"));
     }
 
     #[test]
@@ -323,7 +346,7 @@ mod tests {
     fn only_the_newest_requests_are_carried() {
         let mut checkpoint = Checkpoint::first("b".to_string());
         for n in 0..REQUESTS_KEPT + 5 {
-            checkpoint.remember_request(RequestId::new(format!("r{n}")).unwrap(), instant());
+            checkpoint.remember_request(record(&format!("r{n}")));
         }
         assert_eq!(checkpoint.requests.len(), REQUESTS_KEPT);
         assert_eq!(checkpoint.answered(&RequestId::new("r4").unwrap()), None);
@@ -336,14 +359,14 @@ mod tests {
         let mut checkpoint = Checkpoint::first("b".to_string());
         for n in 0..REQUESTS_KEPT as i64 {
             checkpoint.seq += 1;
-            checkpoint.remember_request(id(1000 + n), instant());
+            checkpoint.remember_request(record(id(1000 + n).as_str()));
         }
-        assert_eq!(checkpoint.judge(&id(1000)), Answer::By(&instant()));
+        assert_eq!(checkpoint.judge(&id(1000)), Answer::By(&record(id(1000).as_str())));
         assert_eq!(checkpoint.judge(&id(999)), Answer::New, "no id was dropped yet, so this one was never answered");
         checkpoint.seq += 1;
-        checkpoint.remember_request(id(9000), instant());
+        checkpoint.remember_request(record(id(9000).as_str()));
         assert_eq!(checkpoint.judge(&id(1000)), Answer::Forgotten { oldest: &id(1001) });
-        assert_eq!(checkpoint.judge(&id(1002)), Answer::By(&instant()));
+        assert_eq!(checkpoint.judge(&id(1002)), Answer::By(&record(id(1002).as_str())));
         assert_eq!(checkpoint.judge(&id(5000)), Answer::New);
         let plain = RequestId::new("nightly").unwrap();
         assert_eq!(checkpoint.judge(&plain), Answer::New, "an id without a time cannot be judged");
@@ -353,7 +376,7 @@ mod tests {
     fn the_time_of_a_remembered_id_without_one_is_that_of_its_commit() {
         let mut checkpoint = Checkpoint::first("b".to_string());
         checkpoint.seq = 7;
-        checkpoint.remember_request(RequestId::new("plain").unwrap(), instant());
+        checkpoint.remember_request(record("plain"));
         let committed = instant().epoch_millis(Zone::Utc).unwrap();
         assert!(matches!(checkpoint.judge(&RequestId::at(committed - 1, 1)), Answer::Forgotten { .. }));
         assert_eq!(checkpoint.judge(&RequestId::at(committed + 1, 1)), Answer::New);

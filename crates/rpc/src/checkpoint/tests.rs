@@ -61,7 +61,12 @@ fn record(pipeline_name: &str, id: &str) -> BatchRecord {
 }
 
 fn found() -> CommitFound {
-    CommitFound { instant: "20250606182826197".parse().unwrap(), completed: None, seq: Some(0) }
+    CommitFound {
+        instant: "20250606182826197".parse().unwrap(),
+        completed: None,
+        seq: Some(0),
+        definition: Some("0f".to_string()),
+    }
 }
 
 #[async_trait]
@@ -76,6 +81,11 @@ impl Checkpoints for Memory {
             })),
             _ => Ok(resolved()),
         }
+    }
+
+    async fn look_up(&self, name: &PipelineName, target: &str) -> Result<Resolved, Error> {
+        let resolved = self.resolve(name, target).await?;
+        Ok(Resolved { repaired: Some("only a look".to_string()), ..resolved })
     }
 
     async fn record(&self, record: BatchRecord) -> Result<(), Error> {
@@ -114,6 +124,12 @@ behaviours! {
     malformed_cursors_are_an_error_of_their_kind,
     records_are_kept_and_found,
     the_commit_of_a_request_is_found,
+    a_look_is_no_resolve,
+}
+
+async fn a_look_is_no_resolve(role: Arc<dyn Checkpoints>) {
+    let looked = role.look_up(&pipeline("p"), "/t").await.unwrap();
+    assert_eq!(looked, Resolved { repaired: Some("only a look".to_string()), ..resolved() });
 }
 
 async fn cursors_are_found_whole(role: Arc<dyn Checkpoints>) {

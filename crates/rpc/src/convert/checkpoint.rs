@@ -50,13 +50,15 @@ pub fn commit_found_to_proto(found: Option<&CommitFound>) -> proto::FindCommitRe
         instant: text(found.map(|found| &found.instant)),
         completed: text(found.and_then(|found| found.completed.as_ref())),
         seq: found.and_then(|found| found.seq),
+        definition: found.and_then(|found| found.definition.clone()).unwrap_or_default(),
     }
 }
 
 /// A commit that answered a request, from the wire.
 pub fn commit_found_from_proto(found: proto::FindCommitResponse) -> Result<Option<CommitFound>, Malformed> {
     let Some(instant) = optional(&found.instant, "instant")? else { return Ok(None) };
-    Ok(Some(CommitFound { instant, completed: optional(&found.completed, "completed")?, seq: found.seq }))
+    let definition = Some(found.definition).filter(|definition| !definition.is_empty());
+    Ok(Some(CommitFound { instant, completed: optional(&found.completed, "completed")?, seq: found.seq, definition }))
 }
 
 /// A record for the wire.

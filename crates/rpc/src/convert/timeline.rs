@@ -88,6 +88,7 @@ pub fn window_request_to_proto(request: &PlanRequest) -> proto::PlanWindowReques
         views: Some(views_to_proto(request.views)),
         meta_columns: request.meta_columns,
         on_hole: request.on_hole.to_wire(),
+        look_only: request.look_only,
     }
 }
 
@@ -107,6 +108,7 @@ pub fn window_request_from_proto(request: proto::PlanWindowRequest) -> Result<Pl
         on_hole: WireEnum::from_wire(request.on_hole)?,
         views: views_from_proto(request.views),
         meta_columns: request.meta_columns,
+        look_only: request.look_only,
     })
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A coordinator behind a channel.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::Ticket;
@@ -11,11 +12,12 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, PipelineName, Stage};
+use tributary_types::{BatchName, PipelineName, Stage, with_causes};
 
 use crate::convert::{batch_from_proto, pipeline_to_proto, plan_from_proto, required};
 use crate::fault::{Call, from_status};
 use crate::flight::{batch_ticket, read_rows};
+use crate::link::Link;
 use crate::proto::coordinator as proto;
 use crate::remote::Remote;
 use proto::coordinator_service_client::CoordinatorServiceClient;
@@ -33,6 +35,7 @@ pub struct CoordinatorClient {
     calls: CoordinatorServiceClient<Channel>,
     flight: FlightServiceClient<Channel>,
     remote: Remote<Error>,
+    link: Option<Arc<dyn Link>>,
 }
 
 impl CoordinatorClient {
@@ -42,7 +45,15 @@ impl CoordinatorClient {
             calls: CoordinatorServiceClient::new(channel.clone()).max_decoding_message_size(crate::MESSAGE_LIMIT),
             flight: FlightServiceClient::new(channel).max_decoding_message_size(crate::MESSAGE_LIMIT),
             remote: Remote::new(address),
+            link: None,
         }
+    }
+
+    /// Tells `link` when a batch that is followed cannot be, and when it can again.
+    #[must_use]
+    pub fn with_link(mut self, link: Arc<dyn Link>) -> Self {
+        self.link = Some(link);
+        self
     }
 
     async fn follow(&self, name: &BatchName) -> Result<Streaming<proto::Batch>, Status> {
@@ -186,11 +197,22 @@ async fn follow_again(
     while matches!(error, Error::Unreachable { .. }) && *failures < WATCH_ATTEMPTS && !sender.is_closed() {
         let pause = (WATCH_PAUSE * 2u32.saturating_pow((*failures).min(8))).min(LONGEST_WATCH_PAUSE);
         *failures += 1;
+        if let Some(link) = &client.link {
+            link.lost(&with_causes(&error));
+        }
         tokio::time::sleep(pause).await;
         match client.follow(name).await {
-            Ok(stream) => return Some(stream),
+            Ok(stream) => {
+                if let Some(link) = &client.link {
+                    link.back();
+                }
+                return Some(stream);
+            }
             Err(status) => error = from_status(status, client.remote.at("following a batch"), Call::Repeatable),
         }
+    }
+    if let Some(link) = client.link.as_ref().filter(|_| !matches!(error, Error::Unreachable { .. })) {
+        link.back();
     }
     // A coordinator that was restarted follows nothing from before, but may remember how it ended.
     if let Ok(status) = client.get_batch(name).await {

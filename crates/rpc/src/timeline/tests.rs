@@ -194,6 +194,7 @@ fn plan_request(begin: Begin) -> PlanRequest {
         on_hole: OnHole::Fail,
         views: Views { changed: true, end: false, begin: true },
         meta_columns: true,
+        look_only: true,
     }
 }
 

@@ -21,6 +21,10 @@ pub async fn batches(command: BatchesCommand) -> Result<u8, Failed> {
             let pipeline = pipeline.map(PipelineName::new).transpose().map_err(|e| Failed::new(&e, 2))?;
             let found = connect(&server.server)?.list_batches(pipeline.as_ref(), limit).await?;
             output::print_batches(&found, output);
+            if found.is_empty() {
+                // Not on standard output, which has one line for each batch.
+                eprintln!("{}", nothing_listed(&server.server, pipeline.as_ref()));
+            }
             Ok(0)
         }
         BatchesCommand::Get { name, server, output } => {
@@ -49,6 +53,13 @@ pub async fn batches(command: BatchesCommand) -> Result<u8, Failed> {
             }
         }
         BatchesCommand::Pull(args) => pull(args).await,
+    }
+}
+
+fn nothing_listed(server: &str, pipeline: Option<&PipelineName>) -> String {
+    match pipeline {
+        Some(pipeline) => format!("no batches of pipeline `{pipeline}` at {server}"),
+        None => format!("no batches at {server} yet; `tributary run --server {server} --pipeline FILE` runs one"),
     }
 }
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tributary bench`: measured ratios.
 
+use std::sync::Arc;
+
+use tributary_hudi::Stores;
+
 use crate::bench::{self, Plan, Ratio};
 use crate::cli::{BenchArgs, Output};
 use crate::commands::{Failed, roles};
 use crate::output;
 
 /// Runs the command; answers the exit code: 1 when a ratio or its memory is over its bound.
-pub async fn bench(args: BenchArgs) -> Result<u8, Failed> {
-    let roles = roles(None)?;
+pub async fn bench(args: BenchArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+    let roles = roles(None, stores)?;
     let fail = |message: String| Failed { message, exit_code: 1 };
     let directory = match &args.dir {
         Some(directory) => directory.clone(),

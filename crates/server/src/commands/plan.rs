@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tributary plan`: what the next batch would do.
 
+use std::sync::Arc;
+
+use tributary_hudi::Stores;
+
 use crate::cli::PlanArgs;
 use crate::commands::{Failed, coordinator, load_pipeline};
 use crate::output;
 
 /// Runs the command; answers the exit code.
-pub async fn plan(args: PlanArgs) -> Result<u8, Failed> {
-    let pipeline = load_pipeline(&args.pipeline, args.server.as_deref())?;
-    let planned = coordinator(args.server.as_deref(), None)?.plan_batch(pipeline).await?;
+pub async fn plan(args: PlanArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+    let pipeline = load_pipeline(&args.pipeline)?;
+    let planned = coordinator(args.server.as_deref(), None, stores)?.plan_batch(pipeline).await?;
     output::print_plan(&planned, args.output);
     Ok(0)
 }

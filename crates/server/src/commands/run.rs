@@ -2,33 +2,43 @@
 //! `tributary run`: one batch, or one after another.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_api::coordinator::{self, BatchStatus, Coordinator, RunRequest};
-use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy};
+use tributary_hudi::Stores;
+use tributary_rpc::Link;
+use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{Output, RunArgs};
 use crate::commands::{self, Failed, load_pipeline, stop_signal};
+use crate::news::ServerNews;
 use crate::output::{self, Progress};
 
 /// Longest pause after failures, without what is added at random.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Runs the command; answers the exit code.
-pub async fn run(args: RunArgs) -> Result<u8, Failed> {
-    let pipeline = load_pipeline(&args.pipeline, args.server.as_deref())?;
+pub async fn run(args: RunArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+    let pipeline = load_pipeline(&args.pipeline)?;
     let request = match &args.request_id {
         Some(id) => RequestId::new(id.clone()).map_err(|e| Failed { message: e.to_string(), exit_code: 2 })?,
         None => new_request_id(&SystemClock, &SystemEntropy),
     };
-    let coordinator = commands::coordinator(args.server.as_deref(), args.data_dir.as_deref())?;
+    let news = args.server.as_deref().map(|server| Arc::new(ServerNews::new(server)));
+    let coordinator = match (&args.server, &news) {
+        (Some(server), Some(news)) => commands::connect_with(server, Arc::clone(news) as Arc<dyn Link>)?,
+        _ => commands::roles(args.data_dir.as_deref(), stores)?.coordinator,
+    };
     let runner = Runner {
         coordinator: coordinator.as_ref(),
+        news,
         clock: &SystemClock,
         entropy: &SystemEntropy,
         request: RunRequest { pipeline, request, allow_empty: args.allow_empty, asked_by: asked_by() },
         interval: args.interval.0,
         output: args.output,
+        brief: args.brief,
     };
     if args.continuous {
         return runner.continuous(stop_signal()).await;
@@ -111,12 +121,16 @@ fn new_request_id(clock: &dyn Clock, entropy: &dyn Entropy) -> RequestId {
 /// Runs batches of one pipeline.
 struct Runner<'a> {
     coordinator: &'a dyn Coordinator,
+    /// Says when the server goes away and comes back; `None` without a server.
+    news: Option<Arc<ServerNews>>,
     clock: &'a dyn Clock,
     entropy: &'a dyn Entropy,
     request: RunRequest,
     /// Pause after a batch that found nothing new.
     interval: Duration,
     output: Output,
+    /// Print a batch in a few lines.
+    brief: bool,
 }
 
 impl Runner<'_> {
@@ -148,9 +162,15 @@ impl Runner<'_> {
                     backoff(failures, self.interval, self.entropy)
                 }
             };
-            if let Err(broken) = result {
-                // Not on standard output, which has one line for each batch.
-                eprintln!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs());
+            // Not on standard output, which has one line for each batch.
+            match (result, &self.news) {
+                (Err(Broken::Call(error @ coordinator::Error::Unreachable { .. })), Some(news)) => {
+                    news.lost(&with_causes(&error));
+                }
+                (Err(broken), _) => {
+                    eprintln!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs());
+                }
+                (Ok(_), _) => {}
             }
             // A batch that runs is always finished first: stopping never leaves one behind.
             tokio::select! {
@@ -165,9 +185,15 @@ impl Runner<'_> {
 
     async fn one_batch(&self) -> Result<BatchStatus, Broken> {
         let started = self.coordinator.run_batch(self.request.clone()).await.map_err(Broken::Call)?;
+        if let Some(news) = &self.news {
+            news.back();
+        }
         let followed = output::follow(self.coordinator, &started.name, Progress::new(self.output)).await;
         let ended = followed.map_err(Broken::Follow)?;
-        output::print_batch(&ended, self.output);
+        match self.brief {
+            true => output::print_brief(&ended),
+            false => output::print_batch(&ended, self.output),
+        }
         Ok(ended)
     }
 }

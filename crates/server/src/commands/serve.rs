@@ -5,18 +5,42 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tonic::transport::Channel;
+use tributary_hudi::Stores;
 use tributary_rpc::{CheckpointClient, MergeClient, TimelineClient, WriterClient, connect_lazily};
+use tributary_types::pipeline::Span;
 
 use crate::cli::ServeArgs;
 use crate::commands::{Failed, parts, stop_signal};
 use crate::embedded::Settings;
 use crate::peers::Peer;
-use crate::roles::{Elsewhere, Role, host};
-use crate::serve::{self, Options};
+use crate::roles::{Elsewhere, Hosted, Role, host};
+use crate::serve::{self, Options, Server};
 use crate::telemetry;
 
 /// Runs the command; answers the exit code.
-pub async fn serve(args: ServeArgs) -> Result<u8, Failed> {
+pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+    let (hosted, options) = prepare(&args, stores).await?;
+    let starting = hosted.clone();
+    let mut server = serve::start(hosted, options).await.map_err(|e| Failed::new(&e, 1))?;
+    println!("listening on {}", server.address());
+    if let Some(address) = server.http_address() {
+        println!("http on {address}");
+    }
+    // Beside serving: a target that does not answer must not keep the server from the others.
+    tokio::spawn(async move {
+        for said in starting.start_up().await {
+            eprintln!("start-up: {said}");
+        }
+    });
+    tokio::select! {
+        () = stop_signal() => {}
+        message = server.ended() => return Err(Failed { message, exit_code: 1 }),
+    }
+    stop(server, args.drain).await
+}
+
+/// The roles, and where to serve them.
+async fn prepare(args: &ServeArgs, stores: Arc<dyn Stores>) -> Result<(Hosted, Options), Failed> {
     let listen = resolve("--listen", &args.listen).await?;
     if !listen.ip().is_loopback() && !args.insecure {
         return Err(Failed {
@@ -34,37 +58,25 @@ pub async fn serve(args: ServeArgs) -> Result<u8, Failed> {
         None => None,
     };
     let metrics = telemetry::record_metrics();
-    let (elsewhere, peers) = elsewhere(&args)?;
+    let (elsewhere, peers) = elsewhere(args)?;
     let keeps_records = args.roles.contains(&Role::Checkpoint);
     if keeps_records && args.data_dir.is_none() {
         tracing::warn!("no --data-dir is given: the history of batches ends with this process");
     }
     let directory = args.data_dir.as_deref().filter(|_| keeps_records);
-    let parts = parts(directory)?;
+    let parts = parts(directory, stores)?;
     let mut settings = Settings::default();
     settings.coordinator.batches_at_once = args.max_batches as usize;
     settings.coordinator.memory = args.memory.map(|memory| memory.0);
     let hosted = host(&args.roles, &elsewhere, &parts, settings).map_err(|e| Failed::new(&e, 2))?;
-    let starting = hosted.clone();
-    let options = Options { listen, http, metrics, peers };
-    let mut server = serve::start(hosted, options).await.map_err(|e| Failed::new(&e, 1))?;
-    println!("listening on {}", server.address());
-    if let Some(address) = server.http_address() {
-        println!("http on {address}");
-    }
-    // Beside serving: a target that does not answer must not keep the server from the others.
-    tokio::spawn(async move {
-        for said in starting.start_up().await {
-            eprintln!("start-up: {said}");
-        }
-    });
-    tokio::select! {
-        () = stop_signal() => {}
-        message = server.ended() => return Err(Failed { message, exit_code: 1 }),
-    }
-    eprintln!("stopping: running batches have {} to finish; a second signal stops at once", args.drain);
+    Ok((hosted, Options { listen, http, metrics, peers }))
+}
+
+/// Stops a server that was told to; answers the exit code.
+async fn stop(server: Server, drain: Span) -> Result<u8, Failed> {
+    eprintln!("stopping: running batches have {drain} to finish; a second signal stops at once");
     let stopped = tokio::select! {
-        stopped = server.stop(args.drain.0) => stopped,
+        stopped = server.stop(drain.0) => stopped,
         () = stop_signal() => return Err(Failed { message: "stopped at once".to_string(), exit_code: 1 }),
     };
     if stopped.unfinished.is_empty() {

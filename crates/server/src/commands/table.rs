@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tributary table`: looking at a table.
 
+use std::sync::Arc;
+
 use arrow::array::RecordBatch;
 use futures::StreamExt;
-use tributary_api::timeline::{PlanRequest, ReadRequest, Relation};
-use tributary_hudi::{CommitMetadata, Stores, SystemStores, TableConfig, Timeline};
+use tributary_api::timeline::{self, PlanRequest, ReadRequest, Relation};
+use tributary_hudi::{CommitMetadata, Stores, TableConfig, Timeline};
 use tributary_types::{MemoryBudget, SourceName};
 
 use crate::cli::{Output, TableCommand};
@@ -16,18 +18,25 @@ use crate::output::{self, CommitLine, TableReport};
 const READ_MEMORY: usize = 1 << 30;
 
 /// Runs the command; answers the exit code.
-pub async fn table(command: TableCommand) -> Result<u8, Failed> {
+pub async fn table(command: TableCommand, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
     match command {
-        TableCommand::Inspect { table, output } => inspect(&table, output).await,
+        TableCommand::Inspect { table, output } => inspect(&table, stores.as_ref(), output).await,
         TableCommand::Read { table, columns, limit, meta_columns, output } => {
-            read(&table, &columns, limit, meta_columns, output).await
+            let roles = roles(None, stores)?;
+            let relation = whole_table(&roles, &table, meta_columns).await?;
+            let rows = collect(&roles, &relation, projection(&relation, &columns)?, limit).await?;
+            output::print_rows(&rows, output).map_err(|e| Failed::new(&e, 1))?;
+            Ok(0)
         }
     }
 }
 
-async fn inspect(url: &str, output: Output) -> Result<u8, Failed> {
-    let fail = |e: tributary_hudi::Error| Failed::new(&e, 1);
-    let storage = SystemStores::new().open(url).map_err(fail)?;
+async fn inspect(url: &str, stores: &dyn Stores, output: Output) -> Result<u8, Failed> {
+    let fail = |error: tributary_hudi::Error| match error.into_store_failure() {
+        Ok((doing, source)) => Failed::new(&timeline::Error::Store { url: url.to_string(), doing, source }, 1),
+        Err(error) => Failed::new(&error, 1),
+    };
+    let storage = stores.open(url).map_err(fail)?;
     let config = TableConfig::load(&storage).await.map_err(fail)?;
     let timeline = Timeline::load(&storage, &config).await.map_err(fail)?;
     let mut commits = Vec::new();
@@ -51,15 +60,6 @@ async fn inspect(url: &str, output: Output) -> Result<u8, Failed> {
         commits,
     };
     output::print_table(&report, output);
-    Ok(0)
-}
-
-async fn read(url: &str, columns: &[String], limit: usize, meta_columns: bool, output: Output) -> Result<u8, Failed> {
-    let roles = roles(None)?;
-    let relation = whole_table(&roles, url, meta_columns).await?;
-    let projection = projection(&relation, columns)?;
-    let rows = collect(&roles, &relation, projection, limit).await?;
-    output::print_rows(&rows, output).map_err(|e| Failed::new(&e, 1))?;
     Ok(0)
 }
 

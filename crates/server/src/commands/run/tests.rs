@@ -120,6 +120,7 @@ async fn run_script(steps: Vec<Step>) -> (Result<u8, Failed>, Vec<RequestId>, Ve
     let counting = Counting::default();
     let runner = Runner {
         coordinator: &coordinator,
+        news: None,
         clock: &counting,
         entropy: &counting,
         request: RunRequest {
@@ -130,6 +131,7 @@ async fn run_script(steps: Vec<Step>) -> (Result<u8, Failed>, Vec<RequestId>, Ve
         },
         interval: Duration::from_secs(10),
         output: Output::Json,
+        brief: false,
     };
     let ended = runner.continuous(std::future::pending()).await;
     let asked = coordinator.asked.into_inner().unwrap();
@@ -193,11 +195,13 @@ async fn being_told_to_stop_ends_a_pause() {
     let request = RequestId::new("first").unwrap();
     let runner = Runner {
         coordinator: &coordinator,
+        news: None,
         clock: &counting,
         entropy: &counting,
         request: RunRequest { pipeline, request, allow_empty: false, asked_by: String::new() },
         interval: Duration::from_secs(10),
         output: Output::Json,
+        brief: false,
     };
     let code = runner.continuous(tokio::time::sleep(Duration::from_secs(1000))).await.unwrap();
     assert_eq!((code, began.elapsed()), (0, Duration::from_secs(1000)));
