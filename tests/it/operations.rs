@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use futures::TryStreamExt;
 use serde_json::{Value, json};
 use tributary_api::coordinator::BatchStatus;
 use tributary_hudi::{Action, SystemStores};
@@ -12,7 +13,8 @@ use tributary_types::Outcome;
 use tributary_types::pipeline::Pipeline;
 
 use crate::support::{
-    Lake, assert_sound, open, open_value_table, pipeline, request_of, roles, roles_over, rows, run, value_table, values,
+    Lake, assert_sound, json_rows, open, open_value_table, pipeline, request_of, roles, roles_over, rows, run,
+    value_table, values,
 };
 
 /// A target with keys `k0` to `k9`, divided by parity, that `p` made; the source has a second commit already: `k0`,
@@ -173,4 +175,40 @@ async fn a_batch_reads_and_writes_files_of_the_partitions_that_its_rows_are_in_a
     assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
     assert_eq!((ended.written.files, ended.written.updates, vanishing.missed()), (1, 1, 0));
     assert_sound(&table.lake.path("out"), "p").await;
+}
+
+/// Key and flag of every row that is pulled, sorted.
+async fn pulled(roles: &Embedded, batch: &BatchStatus) -> Vec<(String, bool)> {
+    let opened = roles.coordinator.open_batch(&batch.name).await.unwrap();
+    let batches: Vec<_> = opened.rows.try_collect().await.unwrap();
+    assert!(batches.iter().all(|batch| batch.schema() == opened.schema));
+    let mut found: Vec<(String, bool)> = json_rows(&batches)
+        .iter()
+        .map(|row| serde_json::from_str::<Value>(row).unwrap())
+        .map(|row| (row["id"].as_str().unwrap().to_string(), row["_hoodie_is_deleted"].as_bool().unwrap_or(false)))
+        .collect();
+    found.sort();
+    found
+}
+
+fn flagged(rows: &[(&str, bool)]) -> Vec<(String, bool)> {
+    rows.iter().map(|(key, deleted)| (key.to_string(), *deleted)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pulled_batch_has_the_rows_it_changed_and_the_records_it_deleted_flagged() {
+    let table = Table::new(FLAGGED).await;
+    let ended = table.run(json!({}), FLAGGED, "flagged").await;
+    assert_eq!(pulled(&table.roles, &ended).await, flagged(&[("k0", true), ("k1", false)]));
+
+    let source = open_value_table(&table.roles, &table.lake.path("src")).await;
+    source.upsert(vec![values([("k2".to_string(), 2), ("k4".to_string(), 40)])]).await.unwrap();
+    let deleted = table.run(json!({"operation": "delete"}), "SELECT id, value % 2 AS part FROM <SRC>", "delete").await;
+    assert_eq!(pulled(&table.roles, &deleted).await, flagged(&[("k2", true), ("k4", true)]));
+
+    // What an overwrite writes again is no delete.
+    source.upsert(vec![values([("k6".to_string(), 60)])]).await.unwrap();
+    let sql = "SELECT id, value, value % 2 AS part, false AS _hoodie_is_deleted FROM <SRC>";
+    let overwrite = table.run(json!({"operation": "insert_overwrite"}), sql, "overwrite").await;
+    assert_eq!(pulled(&table.roles, &overwrite).await, flagged(&[("k6", false), ("k8", true)]));
 }

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pulling a batch: the rows it changed, as they stand in the target at its instant.
+//! Pulling a batch: the rows it changed, as they stand in the target at its instant, and the records it deleted,
+//! flagged.
 
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::coordinator::{BatchStatus, Error, OpenedBatch};
-use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Timeline};
+use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Split, Timeline, Views};
 use tributary_api::{RowError, RowStream};
 use tributary_hudi::{REQUESTS_AT_ONCE, Storage};
 use tributary_types::{Cursor, InstantTime, MemoryBudget, Outcome, SourceName};
 
-use crate::target::target_error;
+use crate::target::{TargetState, read_metadata, target_error};
+
+mod deleted;
+
+use deleted::Groups;
 
 /// Bytes that reading a split may take.
 const SPLIT_MEMORY: usize = 256 << 20;
@@ -31,7 +36,9 @@ pub(crate) async fn open(
             Some(_) => "it committed nothing".to_string(),
         }));
     };
-    let relation = changed_rows(timeline, target.url(), &instant, &completed).await.map_err(|error| match error {
+    let losses = losses(target, &instant).await?;
+    let pinned = pin(timeline, target.url(), &instant, &completed, !losses.is_empty()).await;
+    let (relation, before) = pinned.map_err(|error| match error {
         tributary_api::timeline::Error::FileGone { file, .. } => gone(format!("its file `{file}` was cleaned")),
         tributary_api::timeline::Error::Stale { .. } => gone("the files of its commit were cleaned".to_string()),
         tributary_api::timeline::Error::Restored { .. } => {
@@ -39,11 +46,40 @@ pub(crate) async fn open(
         }
         other => Error::Timeline(other),
     })?;
-    if let Some(file) = first_missing(target, &relation).await? {
-        return Err(gone(format!("its file `{file}` was cleaned")));
+    let before = Relation { splits: with_losses(before.splits, &losses), ..before };
+    for relation in [&relation, &before] {
+        if let Some(file) = first_missing(target, relation).await? {
+            return Err(gone(format!("its file `{file}` was cleaned")));
+        }
     }
-    let schema = Arc::clone(&relation.schema);
-    Ok(OpenedBatch { schema, rows: rows(Arc::clone(timeline), relation, batch_rows), status })
+    if losses.is_empty() {
+        let schema = Arc::clone(&relation.schema);
+        return Ok(OpenedBatch { schema, rows: rows(Arc::clone(timeline), relation, batch_rows), status });
+    }
+    let memory = MemoryBudget::new(SPLIT_MEMORY);
+    let after = deleted::read_keys(timeline, &relation, &memory).await?;
+    let schema = deleted::flagged_schema(&relation.schema);
+    let lost = deleted::lost_rows(Arc::clone(timeline), before, after, Arc::clone(&schema), memory);
+    let flagged = Arc::clone(&schema);
+    let changed = rows(Arc::clone(timeline), relation, batch_rows)
+        .map(move |batch| batch.and_then(|batch| deleted::flag(&flagged, &batch, false)));
+    Ok(OpenedBatch { schema, rows: changed.chain(lost).boxed(), status })
+}
+
+/// The groups of which the batch took records, by what its commit says.
+async fn losses(target: &Storage, instant: &InstantTime) -> Result<Groups, Error> {
+    let Some(state) = TargetState::load(target).await? else { return Ok(Groups::new()) };
+    let commit = state.timeline.find(instant).and_then(|commit| state.timeline.completed_path(commit));
+    match commit {
+        // What is not on the timeline any more cannot be planned either.
+        None => Ok(Groups::new()),
+        Some(path) => Ok(deleted::groups_with_losses(&read_metadata(target, &path).await?)),
+    }
+}
+
+fn with_losses(splits: Vec<Split>, losses: &Groups) -> Vec<Split> {
+    let lost = |split: &Split| losses.contains(&(split.partition.clone(), split.file_id.clone()));
+    splits.into_iter().filter(lost).collect()
 }
 
 /// A file of the relation that the store does not have any more.
@@ -64,25 +100,30 @@ async fn first_missing(target: &Storage, relation: &Relation) -> Result<Option<S
     Ok(None)
 }
 
-async fn changed_rows(
+/// The rows that a commit wrote, and, if asked for, the table before it.
+async fn pin(
     timeline: &Arc<dyn Timeline>,
     target: &str,
     instant: &InstantTime,
     completed: &InstantTime,
-) -> Result<Relation, tributary_api::timeline::Error> {
+    and_before: bool,
+) -> Result<(Relation, Relation), tributary_api::timeline::Error> {
     let source = SourceName::new("batch").expect("a plain word is a source name");
     let begin = Begin::After(Cursor::Completed(before(completed)));
     let pinned_end = Some(Cursor::Completed(completed.clone()));
-    let plan = timeline.plan(PlanRequest { pinned_end, ..PlanRequest::window(source, target, begin) }).await?;
+    let views = Views { changed: true, begin: and_before, end: false };
+    let request = PlanRequest { pinned_end, views, ..PlanRequest::window(source, target, begin) };
+    let plan = timeline.plan(request).await?;
     // A commit that only moved cursors has no files, and its rows, of which there are none, still have the table's schema.
     let table_schema = plan.table.schema;
     let none = || Relation { schema: table_schema.unwrap_or_else(|| Arc::new(Schema::empty())), splits: Vec::new() };
+    let before = plan.at_begin.unwrap_or_else(&none);
     let mut relation = plan.changed.unwrap_or_else(none);
     let only = Arc::new(vec![instant.clone()]);
     for split in &mut relation.splits {
         split.instants = Some(Arc::clone(&only));
     }
-    Ok(relation)
+    Ok((relation, before))
 }
 
 /// The latest instant before `completed`. Completion times on a timeline are all different.
