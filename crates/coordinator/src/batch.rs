@@ -16,7 +16,8 @@ use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, crea
 use tributary_hudi::{Action, Storage, Timeline, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
-    Answer, Checkpoint, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
+    Answer, Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
+    location_of,
 };
 
 use crate::commit::{Proposal, commit_metadata, remember};
@@ -24,11 +25,12 @@ use crate::control::Control;
 use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
-use crate::plan::{Opening, Plans, merge_sources, open, plan_sources, sql_of, window_of};
+use crate::plan::{Opening, Plans, kept_schema, merge_sources, open, plan_sources, sql_of, window_of};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
 use crate::report::{committed_sources, written};
 use crate::service::Inner;
 use crate::services::TableServices;
+use crate::source_metrics;
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
 /// For how long a lock is asked for before the batch looks whether it was ended.
@@ -208,7 +210,9 @@ impl<'a> Batch<'a> {
         let limits = self.limits();
         let opening = open(roles, pipeline, existing.as_ref(), &resolved, &limits, planned);
         let opening = self.unless_stopped(opening).await?;
-        if !opening.plans.has_news(pipeline) && !request.allow_empty {
+        source_metrics::record(pipeline, &opening.plans);
+        let empty = !opening.plans.has_news(pipeline);
+        if empty && (!request.allow_empty || opening.plans.all_left_out(pipeline)) {
             return Ok(Preparation::Ended(Ended::NoNewData));
         }
         let target = match existing {
@@ -352,9 +356,9 @@ impl<'a> Batch<'a> {
             error = error as &dyn std::error::Error,
             "a pinned file is gone; planning the same windows again"
         );
-        let ends: Vec<Cursor> = opening.plans.sources.iter().map(|plan| plan.end.clone()).collect();
         let stored = prepared.resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-        let again = plan_sources(&self.inner.roles, &self.request.pipeline, &opening.bound, stored, Some(&ends));
+        let again =
+            plan_sources(&self.inner.roles, &self.request.pipeline, &opening.bound, stored, Some(&opening.plans));
         let again = self.unless_stopped(again).await?;
         self.merge_once(prepared, &again, opened, 1).await
     }
@@ -386,6 +390,7 @@ impl<'a> Batch<'a> {
         let sources = merge_sources(pipeline, plans)?;
         let request = MergeRequest { sql: sql_of(pipeline), sources, stage, limits: self.limits() };
         let merged = self.acknowledged(self.inner.settings.stop_within, request).await?;
+        source_metrics::record_rows(pipeline, &merged.rows_read);
         self.status.send_modify(|status| {
             for (source, rows) in &merged.rows_read {
                 if let Some(found) = status.sources.iter_mut().find(|s| &s.source == source) {
@@ -486,6 +491,7 @@ impl<'a> Batch<'a> {
         next.epoch = prepared.resolved.next_epoch;
         next.binding.clone_from(&prepared.opening.binding);
         next.ceiling_millis = prepared.opening.plans.ceiling_millis;
+        next.malformed.clear();
         next.sources = pipeline
             .sources
             .iter()
@@ -499,6 +505,8 @@ impl<'a> Batch<'a> {
                     window: window_of(source, plan),
                     as_of: lookup.then(|| plan.end.clone()),
                     fingerprint: plan.table.fingerprint.clone(),
+                    path: Some(location_of(&source.path).to_string()),
+                    schema: kept_schema(source, plan),
                     recent: plan.recent[recent..].to_vec(),
                 };
                 (source.name.clone(), entry)
