@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archived;
+mod bindings;
 mod cancelling;
 mod crashes;
 mod errors;
@@ -12,9 +13,11 @@ mod kills;
 mod main_job;
 mod merge_on_read;
 mod roles_apart;
+mod schema_failures;
 mod services;
 mod several;
 mod shared_store;
+mod source_reports;
 mod support;
 mod vanishing;
 mod version_six;
