@@ -5,6 +5,7 @@
 
 mod answering;
 mod archived;
+mod bindings;
 mod cancelling;
 mod crashes;
 mod errors;
@@ -21,10 +22,12 @@ mod pulling;
 mod restored_target;
 mod reused_ids;
 mod roles_apart;
+mod schema_failures;
 mod server_away;
 mod services;
 mod several;
 mod shared_store;
+mod source_reports;
 mod support;
 mod unreachable;
 mod vanishing;

@@ -245,6 +245,37 @@ pub enum Error {
         /// The source.
         source_name: SourceName,
     },
+    /// The target's entry of a source cannot be read.
+    #[error(
+        "the cursor of source `{source_name}` in commit {instant} of the target is malformed: {detail}; no cursor moves. \
+         Restore that commit's file from a copy, or set `on_malformed_cursor = \"start\"` for the source: it then begins \
+         at its `start`, as one that was never read"
+    )]
+    MalformedCursor {
+        /// The source.
+        source_name: SourceName,
+        /// The commit.
+        instant: InstantTime,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A source's table lies elsewhere than in the last commit, and is the same by name and first commit.
+    #[error(
+        "source `{source_name}` was read at `{before}` up to commit {instant} of the target, and its path is `{now}` now; \
+         the table there has the same name and first commit, so it was moved or copied. If it is the table to go on \
+         with, set `accept_binding_change = true` once; else restore the path, or give the source another name in the \
+         pipeline and its SQL: it then begins at its `start`"
+    )]
+    Moved {
+        /// The source.
+        source_name: SourceName,
+        /// The last commit.
+        instant: InstantTime,
+        /// Where the table was then.
+        before: String,
+        /// Where the pipeline says it is.
+        now: String,
+    },
     /// Somebody else was faster, or the target changed in between.
     #[error("conflict on target `{url}`: {what}")]
     Conflict {
@@ -325,9 +356,12 @@ pub enum Error {
 impl Fault for Error {
     fn code(&self) -> Code {
         match self {
-            Error::Pipeline { .. } | Error::Target { .. } | Error::Binding { .. } | Error::NoStart { .. } => {
-                Code::Invalid
-            }
+            Error::Pipeline { .. }
+            | Error::Target { .. }
+            | Error::Binding { .. }
+            | Error::NoStart { .. }
+            | Error::Moved { .. } => Code::Invalid,
+            Error::MalformedCursor { .. } => Code::Corrupt,
             Error::NoBatch { .. } => Code::NotFound,
             Error::RequestReused { .. } => Code::Exists,
             Error::Expired { .. } => Code::Invalid,
@@ -372,6 +406,8 @@ impl Fault for Error {
             Error::Target { .. } => "TARGET_MISMATCH",
             Error::Binding { .. } => "BINDING_CHANGED",
             Error::NoStart { .. } => "START_MISSING",
+            Error::MalformedCursor { .. } => "CURSOR_MALFORMED",
+            Error::Moved { .. } => "SOURCE_MOVED",
             Error::Conflict { .. } => "TARGET_CONFLICT",
             Error::Unknown { .. } => "COMMIT_UNKNOWN",
             Error::Gone { .. } => "BATCH_GONE",

@@ -12,6 +12,10 @@ use tributary_types::{Code, Cursor, Fault, InstantTime, MemoryBudget, Retry, Sou
 use crate::predicate::Predicate;
 use crate::{BoxedError, RowStream};
 
+mod report;
+
+pub use report::WindowReport;
+
 /// Reads Hudi tables: what they are, what changed in them, and the rows.
 ///
 /// Planning fixes everything a batch will read; reading a split later never looks at the timeline again, so what
@@ -52,7 +56,7 @@ pub struct TableInfo {
     /// Schema as of the newest commit, without meta columns. `None` for a table that never had a commit nor a
     /// schema of its own.
     pub schema: Option<SchemaRef>,
-    /// Newest completed data commit.
+    /// Newest completed data commit; in a plan only where its window told it.
     pub newest: Option<InstantFact>,
 }
 
@@ -123,6 +127,9 @@ pub struct PlanRequest {
     pub meta_columns: bool,
     /// Only a look: no data file is opened, so that what only a data file tells is not checked.
     pub look_only: bool,
+    /// What a source that begins after a cursor is left out with when its files do not fit the table's schema: an empty
+    /// relation of this schema (without meta columns). `None`: such a plan fails.
+    pub fallback_schema: Option<SchemaRef>,
 }
 
 impl PlanRequest {
@@ -153,6 +160,7 @@ impl PlanRequest {
             views: Views { changed: true, ..Views::default() },
             meta_columns: false,
             look_only: false,
+            fallback_schema: None,
         }
     }
 }
@@ -172,7 +180,7 @@ pub struct SourcePlan {
     pub instants: Vec<InstantFact>,
     /// Whether the source has news for a batch: rows may be in the window.
     pub has_news: bool,
-    /// Whether `num_instants` ended the window before the newest commit.
+    /// Whether the window ends before the newest commit: by `num_instants`, or since the source was left out.
     pub limited: bool,
     /// Up to when (milliseconds since the epoch, UTC) this listing saw every commit that will ever complete. On tables
     /// of version 6 that ends before the earliest pending commit.
@@ -222,6 +230,8 @@ pub struct Split {
 pub struct Logs {
     /// The files, in the order in which they are merged.
     pub files: Vec<LogFile>,
+    /// Layout of the table's timeline: on layout 1 a block in them may be torn.
+    pub layout: u32,
     /// Columns whose values say which of two rows of one key stays, the later one winning a tie; `None`: the later
     /// row always stays.
     pub ordering: Option<Vec<String>>,
@@ -295,35 +305,6 @@ pub struct ReadRequest {
     pub memory: MemoryBudget,
 }
 
-/// Figures of one window.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WindowReport {
-    /// Data commits in the window.
-    pub instants: usize,
-    /// Base and log files pinned for all relations.
-    pub files: usize,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Oldest pending data instant on the timeline.
-    pub oldest_pending: Option<InstantTime>,
-    /// Data commits after the window's end that are complete already.
-    pub lag_instants: usize,
-    /// Seconds between the window's end and the newest complete commit.
-    pub lag_seconds: u64,
-    /// Commits between the next begin and the first instant still on the active timeline: how far the archiver and
-    /// cleaner may advance before this source becomes stale.
-    pub headroom_instants: usize,
-    /// Late instants that were delivered on request.
-    pub late_delivered: Vec<InstantTime>,
-    /// Requested time of the commit that the window begins after, where it is known.
-    pub begin_requested: Option<InstantTime>,
-    /// Requested time of the commit that the window ends with, where it is known.
-    pub end_requested: Option<InstantTime>,
-    /// The shared ceiling of an aligned batch is no cut: this table orders its commits by request while another source
-    /// of the batch orders them by completion.
-    pub not_a_cut: bool,
-}
-
 /// Why a table cannot be read so.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -385,9 +366,10 @@ pub enum Error {
     },
     /// Commits after the cursor are archived or cleaned.
     #[error(
-        "source `{source_name}`: commits after cursor {cursor} are no longer readable in `{url}` (archived or cleaned); \
-         the earliest readable one is {earliest}. Give the source another name in the pipeline and its SQL: with `start = \
-         \"snapshot\"` it takes the whole table, with `start = \"{resume}\"` it goes on from there and the gap is lost"
+        "source `{source_name}`: commits after {} are no longer readable in `{url}` (archived or cleaned); the earliest \
+         readable one is {earliest}. Give the source another name in the pipeline and its SQL: with `start = \
+         \"snapshot\"` it takes the whole table, with `start = \"{resume}\"` it goes on from there and the gap is lost",
+        stood_at(cursor)
     )]
     Stale {
         /// The source.
@@ -527,6 +509,14 @@ pub enum Error {
         /// The role's message.
         message: String,
     },
+}
+
+/// A cursor in words: that of a source that starts with a table's first commit, or that met the table empty, names none.
+fn stood_at(cursor: &Cursor) -> String {
+    match cursor.instant().is_init() {
+        true => "the table's first moment (`start = \"earliest\"`, or a cursor from when it was empty)".to_string(),
+        false => format!("cursor {cursor}"),
+    }
 }
 
 impl Fault for Error {

@@ -41,6 +41,8 @@ struct Read {
     shared: bool,
     /// Completed restores on its active timeline.
     restores: Vec<InstantTime>,
+    /// The newest commit that cannot be read, if no readable cursors of the pipeline follow it.
+    unreadable: Option<(InstantTime, Error)>,
 }
 
 impl Service {
@@ -87,12 +89,17 @@ impl Service {
 
     /// Reads the target, and says what the local record should be.
     async fn look(&self, pipeline: &PipelineName, target: &str) -> Result<(Resolved, Known), Error> {
-        let Read { commits, shared, restores } = self.read_target(pipeline, target).await.inspect_err(|error| {
+        let Read { commits, shared, restores, .. } = self.read_target(pipeline, target).await.inspect_err(|error| {
             if matches!(error, Error::Checkpoint(_)) {
                 ::metrics::counter!(metrics::MALFORMED).increment(1);
             }
         })?;
         let newest = newest(pipeline, target, commits)?;
+        for (source, entry) in newest.iter().flat_map(|commit| &commit.checkpoint.malformed) {
+            ::metrics::counter!(metrics::MALFORMED).increment(1);
+            let instant = &newest.as_ref().map(|commit| commit.instant.to_string());
+            tracing::warn!(%pipeline, target, source, commit = instant, detail = entry.detail, "malformed cursor");
+        }
         let known = self.known(pipeline, target)?;
         let (right, repaired) = repair(known.as_ref(), newest.as_ref(), &restores);
         let resolved = Resolved { newest, shared_target: shared, next_epoch: right.epoch + 1, repaired };
@@ -114,13 +121,15 @@ impl Service {
         // Listed, and gone when it was to be read: archived in between.
         let mut gone = BTreeSet::new();
         for instant in timeline.completed_writes() {
-            match self.cursors_of(&storage, &timeline, instant).await? {
-                Some(cursors) => {
-                    read.add(pipeline, &instant.requested, instant.completed.as_ref(), &cursors)?;
+            match self.cursors_of(&storage, &timeline, instant).await {
+                Ok(Some(cursors)) => {
+                    read.add(pipeline, &instant.requested, instant.completed.as_ref(), &cursors);
                 }
-                None => {
+                Ok(None) => {
                     gone.insert(instant.requested.clone());
                 }
+                Err(error @ Error::Corrupt { .. }) => read.unreadable = Some((instant.requested.clone(), error)),
+                Err(error) => return Err(error),
             }
         }
         // The whole archive only when the active timeline has nothing: what was archived is older than anything there.
@@ -133,8 +142,10 @@ impl Service {
         };
         for (instant, metadata) in archived {
             gone.remove(&instant.requested);
-            read.add(pipeline, &instant.requested, instant.completed.as_ref(), &cursors_in(metadata))?;
+            read.add(pipeline, &instant.requested, instant.completed.as_ref(), &cursors_in(metadata));
         }
+        // What was found in the archive is older than anything on the active timeline.
+        read.refuse_unreadable()?;
         if let Some(lost) = gone.first() {
             // Restored or rolled back in between: another listing does not have it.
             let source = std::io::Error::other(format!("commit {lost} was listed and is in neither timeline"));
@@ -185,19 +196,42 @@ impl Service {
 }
 
 impl Read {
+    /// Adds the next commit, in order of completion. Cursors in it supersede those of every commit before it, so that
+    /// what could not be read there does not matter any more.
     fn add(
         &mut self,
         pipeline: &PipelineName,
         instant: &InstantTime,
         completed: Option<&InstantTime>,
         cursors: &Cursors,
-    ) -> Result<(), Error> {
+    ) {
         self.shared |= cursors.keys().any(|name| name != pipeline);
-        if let Some(text) = cursors.get(pipeline) {
-            let checkpoint = Checkpoint::from_json(pipeline, instant, text)?;
-            self.commits.push(CursorCommit { instant: instant.clone(), completed: completed.cloned(), checkpoint });
+        let Some(text) = cursors.get(pipeline) else { return };
+        match Checkpoint::from_json(pipeline, instant, text) {
+            Ok(checkpoint) => {
+                if let Some((before, error)) = self.unreadable.take() {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(%pipeline, commit = %before, error, "an old commit cannot be read; newer cursors hold");
+                }
+                self.commits.push(CursorCommit { instant: instant.clone(), completed: completed.cloned(), checkpoint });
+            }
+            Err(error) => self.unreadable = Some((instant.clone(), error.into())),
         }
-        Ok(())
+    }
+
+    /// A commit that cannot be read may hold the newest cursors, where no others follow it.
+    fn refuse_unreadable(&mut self) -> Result<(), Error> {
+        match self.unreadable.take() {
+            Some((instant, Error::Corrupt { target, detail })) => Err(Error::Corrupt {
+                target,
+                detail: format!(
+                    "commit {instant} cannot be read, and may hold the newest cursors: {detail}. Restore its file from a \
+                     copy, or write a new target: at another `target.path` every source begins at its `start`"
+                ),
+            }),
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
     }
 }
 

@@ -16,7 +16,8 @@ use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, crea
 use tributary_hudi::{Storage, Timeline, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
-    Answer, Checkpoint, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
+    Answer, Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
+    location_of,
 };
 
 use crate::commit::{Proposal, action_of, commit_metadata, remember};
@@ -25,11 +26,12 @@ use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
 use crate::history::definition_of;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
-use crate::plan::{Ends, Opening, Plans, Purpose, merge_sources, open, plan_sources, sql_of, window_of};
+use crate::plan::{Ends, Opening, Plans, Purpose, kept_schema, merge_sources, open, plan_sources, sql_of, window_of};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
 use crate::report::{committed_sources, written};
 use crate::service::Inner;
 use crate::services::TableServices;
+use crate::source_metrics;
 use crate::staged::replaced_groups;
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
@@ -224,7 +226,9 @@ impl<'a> Batch<'a> {
         let limits = self.limits();
         let opening = open(roles, pipeline, Purpose::Batch, existing.as_ref(), &resolved, &limits, planned);
         let opening = self.unless_stopped(opening).await?;
-        if !opening.plans.has_news(pipeline) && !request.allow_empty {
+        source_metrics::record(pipeline, &opening.plans);
+        let empty = !opening.plans.has_news(pipeline);
+        if empty && (!request.allow_empty || opening.plans.all_left_out(pipeline)) {
             return Ok(Preparation::Ended(Ended::NoNewData));
         }
         let target = match existing {
@@ -372,10 +376,14 @@ impl<'a> Batch<'a> {
             error = error as &dyn std::error::Error,
             "a pinned file is gone; planning the same windows again"
         );
-        let ends: Vec<Cursor> = opening.plans.sources.iter().map(|plan| plan.end.clone()).collect();
         let stored = prepared.resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-        let again =
-            plan_sources(&self.inner.roles, &self.request.pipeline, &opening.bound, stored, Ends::Pinned(&ends));
+        let again = plan_sources(
+            &self.inner.roles,
+            &self.request.pipeline,
+            &opening.bound,
+            stored,
+            Ends::Pinned(&opening.plans),
+        );
         let again = self.unless_stopped(again).await?;
         self.merge_once(prepared, &again, opened, 1).await
     }
@@ -408,6 +416,7 @@ impl<'a> Batch<'a> {
         let sources = merge_sources(pipeline, plans)?;
         let request = MergeRequest { sql: sql_of(pipeline), sources, stage, limits: self.limits() };
         let merged = self.acknowledged(self.inner.settings.stop_within, request).await?;
+        source_metrics::record_rows(pipeline, &merged.rows_read);
         self.status.send_modify(|status| {
             for (source, rows) in &merged.rows_read {
                 if let Some(found) = status.sources.iter_mut().find(|s| &s.source == source) {
@@ -515,6 +524,7 @@ impl<'a> Batch<'a> {
         next.epoch = prepared.resolved.next_epoch;
         next.binding.clone_from(&prepared.opening.binding);
         next.ceiling_millis = prepared.opening.plans.ceiling_millis;
+        next.malformed.clear();
         next.sources = pipeline
             .sources
             .iter()
@@ -528,6 +538,8 @@ impl<'a> Batch<'a> {
                     window: window_of(source, plan),
                     as_of: lookup.then(|| plan.end.clone()),
                     fingerprint: plan.table.fingerprint.clone(),
+                    path: Some(location_of(&source.path).to_string()),
+                    schema: kept_schema(source, plan),
                     recent: plan.recent[recent..].to_vec(),
                 };
                 (source.name.clone(), entry)

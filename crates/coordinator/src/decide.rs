@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use tributary_api::coordinator::Error;
 use tributary_api::merge::Bound;
 use tributary_api::timeline::Begin;
-use tributary_types::pipeline::{Pipeline, ReadMode, Source, Start};
-use tributary_types::{Checkpoint, InstantTime, RequestId};
+use tributary_types::pipeline::{OnMalformedCursor, Pipeline, ReadMode, Source, Start};
+use tributary_types::{Checkpoint, InstantTime, RequestId, SourceName, same_location};
 
 /// Where the window of a source begins: after its cursor, or where the pipeline says to start.
 pub(crate) fn begin_of(source: &Source, stored: Option<&Checkpoint>) -> Result<Begin, Error> {
@@ -25,6 +25,45 @@ pub(crate) fn begin_of(source: &Source, stored: Option<&Checkpoint>) -> Result<B
         Some(Start::At(cursor)) => Ok(Begin::After(cursor.clone())),
         Some(Start::Fail) | None => Err(Error::NoStart { source_name: source.name.clone() }),
     }
+}
+
+/// Refuses a source whose entry in the last commit cannot be read, unless it is to begin anew. An entry under a name that
+/// is no name may be that of any source that has no other entry.
+pub(crate) fn check_cursors(pipeline: &Pipeline, stored: Option<(&InstantTime, &Checkpoint)>) -> Result<(), Error> {
+    let Some((instant, checkpoint)) = stored else { return Ok(()) };
+    let nameless = checkpoint.malformed.iter().find(|(name, _)| SourceName::new(name.as_str()).is_err());
+    for source in &pipeline.sources {
+        if source.on_malformed_cursor == OnMalformedCursor::Start || checkpoint.sources.contains_key(&source.name) {
+            continue;
+        }
+        let own = checkpoint.malformed.get_key_value(source.name.as_str());
+        if let Some((name, entry)) = own.or(nameless) {
+            let detail = match own {
+                Some(_) => entry.detail.clone(),
+                None => format!("there is none, and the entry `{name}` may be it: {}", entry.detail),
+            };
+            return Err(Error::MalformedCursor { source_name: source.name.clone(), instant: instant.clone(), detail });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a source whose table was found, by its name and its first commit, in another place than in the last commit.
+/// That it is that table the plan made sure of.
+pub(crate) fn check_moved(pipeline: &Pipeline, stored: Option<(&InstantTime, &Checkpoint)>) -> Result<(), Error> {
+    let Some((instant, checkpoint)) = stored.filter(|_| !pipeline.accept_binding_change) else { return Ok(()) };
+    for source in &pipeline.sources {
+        let known = checkpoint.sources.get(&source.name).and_then(|known| known.path.as_deref());
+        if let Some(before) = known.filter(|before| !same_location(before, &source.path)) {
+            return Err(Error::Moved {
+                source_name: source.name.clone(),
+                instant: instant.clone(),
+                before: before.to_string(),
+                now: source.path.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Fingerprint of what positions (`<SRC_0>`) are bound to: the ordered names of the sources.
@@ -286,6 +325,74 @@ mod tests {
         assert!(check_binding(&changed, &bound(true), Some((&instant, &stored))).is_ok());
     }
 
+    fn known(path: Option<&str>) -> tributary_types::SourceCheckpoint {
+        tributary_types::SourceCheckpoint {
+            kind: "hudi".to_string(),
+            cursor: Some("completed:20250101000000001".parse().unwrap()),
+            window: None,
+            as_of: None,
+            fingerprint: String::new(),
+            path: path.map(str::to_string),
+            schema: None,
+            recent: Vec::new(),
+        }
+    }
+
+    /// What is read back once a part of the text was replaced.
+    fn damaged(names: &[&str], from: &str, to: &str) -> Checkpoint {
+        let mut stored = Checkpoint::first(String::new());
+        for name in names {
+            stored.sources.insert(SourceName::new(*name).unwrap(), known(None));
+        }
+        let name = tributary_types::PipelineName::new("p").unwrap();
+        Checkpoint::from_json(&name, &at("20250101000000001"), &stored.to_json().replacen(from, to, 1)).unwrap()
+    }
+
+    #[test]
+    fn a_malformed_entry_fails_by_its_name_unless_the_source_may_begin_anew() {
+        let instant = at("20250101000000001");
+        let stored = damaged(&["a", "b"], "completed:", "completed-");
+        assert_eq!(stored.malformed.keys().collect::<Vec<_>>(), ["a"]);
+        let mut both = pipeline(&["a", "b"]);
+        let refused = check_cursors(&both, Some((&instant, &stored))).unwrap_err();
+        assert!(matches!(&refused, Error::MalformedCursor { source_name, .. } if source_name.as_str() == "a"));
+        assert!(refused.to_string().contains(instant.as_str()) && refused.to_string().contains("on_malformed_cursor"));
+        both.sources[0].on_malformed_cursor = OnMalformedCursor::Start;
+        both.sources[0].start = Some(Start::Snapshot);
+        assert!(check_cursors(&both, Some((&instant, &stored))).is_ok());
+        assert_eq!(begin_of(&both.sources[0], Some(&stored)).unwrap(), Begin::Snapshot);
+        assert!(matches!(begin_of(&both.sources[1], Some(&stored)).unwrap(), Begin::After(_)), "the good one survives");
+        // One that the pipeline does not read any more leaves the next commit anyway.
+        assert!(check_cursors(&pipeline(&["b"]), Some((&instant, &stored))).is_ok());
+    }
+
+    #[test]
+    fn an_entry_whose_name_is_damaged_may_be_that_of_any_source_without_one() {
+        let instant = at("20250101000000001");
+        let stored = damaged(&["a", "b"], "\"a\":", "\"a=b\":");
+        let refused = check_cursors(&pipeline(&["a", "b"]), Some((&instant, &stored))).unwrap_err().to_string();
+        assert!(refused.contains("source `a`") && refused.contains("`a=b` may be it"), "{refused}");
+        assert!(check_cursors(&pipeline(&["b"]), Some((&instant, &stored))).is_ok());
+    }
+
+    #[test]
+    fn a_table_that_moved_is_refused_until_it_is_accepted() {
+        let instant = at("20250101000000001");
+        let moved = |stored: Option<&str>, accept: bool| {
+            let mut checkpoint = Checkpoint::first(String::new());
+            checkpoint.sources.insert(SourceName::new("a").unwrap(), known(stored));
+            let pipeline = Pipeline { accept_binding_change: accept, ..pipeline(&["a"]) };
+            check_moved(&pipeline, Some((&instant, &checkpoint)))
+        };
+        assert!(moved(Some("/x/"), false).is_ok());
+        assert!(moved(None, false).is_ok(), "a commit of a version that kept no path");
+        let refused = moved(Some("/y"), false).unwrap_err().to_string();
+        for part in ["`a`", "`/y`", "`/x`", "accept_binding_change"] {
+            assert!(refused.contains(part), "{part} in {refused}");
+        }
+        assert!(moved(Some("/y"), true).is_ok());
+    }
+
     #[test]
     fn a_cursor_is_believed_over_the_start_policy_and_a_missing_start_is_an_error() {
         let mut pipeline = pipeline(&["a"]);
@@ -293,15 +400,7 @@ mod tests {
         pipeline.sources[0].start = Some(Start::Latest);
         assert_eq!(begin_of(&pipeline.sources[0], None).unwrap(), Begin::Latest);
         let mut stored = Checkpoint::first(String::new());
-        let source = tributary_types::SourceCheckpoint {
-            kind: "hudi".to_string(),
-            cursor: Some("completed:20250101000000001".parse().unwrap()),
-            window: None,
-            as_of: None,
-            fingerprint: String::new(),
-            recent: Vec::new(),
-        };
-        stored.sources.insert(pipeline.sources[0].name.clone(), source);
+        stored.sources.insert(pipeline.sources[0].name.clone(), known(None));
         let begin = begin_of(&pipeline.sources[0], Some(&stored)).unwrap();
         assert_eq!(begin, Begin::After("completed:20250101000000001".parse().unwrap()));
     }

@@ -32,6 +32,7 @@ mod schema;
 mod service;
 mod services;
 mod settings;
+pub mod source_metrics;
 mod staged;
 mod target;
 

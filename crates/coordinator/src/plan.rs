@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Planning: the windows of all sources, fixed together before the first row is read.
 
+use std::sync::Arc;
+
 use arrow::datatypes::SchemaRef;
 use futures::future::try_join_all;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
 use tributary_api::timeline::{Begin, PlanRequest, SourcePlan, Views};
+use tributary_hudi::{arrow_schema, avro_schema};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
-use tributary_types::{Checkpoint, Cursor, CursorKind, Window};
+use tributary_types::{Checkpoint, CursorKind, SourceCheckpoint, Window};
 
-use crate::decide::{begin_of, check_binding};
+use crate::decide::{begin_of, check_binding, check_cursors, check_moved};
 use crate::schema::target_schema;
 use crate::service::Roles;
 use crate::target::TargetState;
@@ -49,8 +52,10 @@ pub(crate) async fn open(
     let bound = bind(roles, pipeline).await?;
     let newest = resolved.newest.as_ref().map(|commit| (&commit.instant, &commit.checkpoint));
     let binding = check_binding(pipeline, &bound, newest)?;
+    check_cursors(pipeline, newest)?;
     let stored = resolved.newest.as_ref().map(|commit| &commit.checkpoint);
     let plans = plan_sources(roles, pipeline, &bound, stored, Ends::Planned(purpose)).await?;
+    check_moved(pipeline, newest)?;
     planned(&plans);
     let sources = merge_sources(pipeline, &plans)?;
     let checked = check_sql(roles, pipeline, &sources, limits).await?;
@@ -72,6 +77,13 @@ impl Plans {
     pub(crate) fn has_news(&self, pipeline: &Pipeline) -> bool {
         let read = pipeline.sources.iter().zip(&self.sources);
         read.into_iter().any(|(source, plan)| source.read == ReadMode::Incremental && plan.has_news)
+    }
+
+    /// Whether every source that is read incrementally was left out: then there is nothing to commit, whatever was asked
+    /// for.
+    pub(crate) fn all_left_out(&self, pipeline: &Pipeline) -> bool {
+        let mut read = pipeline.sources.iter().zip(&self.sources);
+        read.all(|(source, plan)| source.read == ReadMode::Snapshot || plan.report.skipped.is_some())
     }
 
     /// The sources as a caller sees them.
@@ -99,6 +111,14 @@ async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
         if bound.views == Views::default() && source.unused == OnUnused::Fail {
             return Err(tributary_api::merge::Error::Unused { source_name: source.name.clone() }.into());
         }
+        if source.skip_on_schema_failure && (bound.views.end || bound.views.begin) {
+            let problem = format!(
+                "source `{0}`: `skip_on_schema_failure` does not go with `<SNAP:{0}>` and `<PREV:{0}>`: while it is left out, \
+                 rows of the other sources would find nothing in it, and are not read again",
+                source.name
+            );
+            return Err(Error::Pipeline { pipeline: pipeline.name.to_string(), problems: vec![problem] });
+        }
     }
     Ok(bound)
 }
@@ -114,7 +134,7 @@ pub(crate) enum Ends<'a> {
     /// Where planning says.
     Planned(Purpose),
     /// Where a batch that was planned before must keep them.
-    Pinned(&'a [Cursor]),
+    Pinned(&'a Plans),
 }
 
 /// Plans every source, all at once.
@@ -130,12 +150,21 @@ pub(crate) async fn plan_sources(
         let mut request = plan_request(source, bound, stored)?;
         match ends {
             Ends::Planned(purpose) => request.look_only = purpose == Purpose::Look,
-            Ends::Pinned(ends) => request.pinned_end = Some(ends[number].clone()),
+            Ends::Pinned(plans) => request.pinned_end = Some(plans.sources[number].end.clone()),
         }
         requests.push(request);
     }
-    let first = plan_all(roles, &requests).await?;
-    if pipeline.consistency == Consistency::Independent || matches!(ends, Ends::Pinned(_)) {
+    let mut first = plan_all(roles, &requests).await?;
+    if let Ends::Pinned(pinned) = ends {
+        // Of a source that is left out nothing is read, so nothing of it can have moved.
+        for (plan, before) in
+            first.iter_mut().zip(&pinned.sources).filter(|(_, before)| before.report.skipped.is_some())
+        {
+            *plan = before.clone();
+        }
+        return Ok(Plans { sources: first, ceiling_millis: pinned.ceiling_millis });
+    }
+    if pipeline.consistency == Consistency::Independent {
         return Ok(Plans { sources: first, ceiling_millis: None });
     }
     align(roles, pipeline, requests, first).await
@@ -149,6 +178,7 @@ async fn align(
     first: Vec<SourcePlan>,
 ) -> Result<Plans, Error> {
     let mut ceiling = first.iter().map(|plan| plan.frontier_millis).min().unwrap_or_default();
+    let mut left_out: Vec<Option<String>> = vec![None; first.len()];
     let mut plans = first;
     // Each round lowers the ceiling to the end of a source that stopped early, so it ends after one round a source.
     for _ in 0..=pipeline.sources.len() {
@@ -156,16 +186,24 @@ async fn align(
             request.ceiling_millis = Some(ceiling);
         }
         plans = plan_all(roles, &requests).await?;
+        for (known, plan) in left_out.iter_mut().zip(&plans) {
+            *known = plan.report.skipped.clone().or(known.take());
+        }
         let lower = plans
             .iter()
             .filter(|plan| plan.limited)
-            .filter_map(|plan| plan.end.instant().epoch_millis(plan.table.zone))
+            // A source that was empty and is left out stands before all time.
+            .map(|plan| plan.end.instant().epoch_millis(plan.table.zone).unwrap_or(0))
             .min()
             .filter(|end| *end < ceiling);
         match lower {
             Some(end) => ceiling = end,
             None => break,
         }
+    }
+    // Once the ceiling is at its cursor a source that is left out has no more to read, and is left out all the same.
+    for (plan, known) in plans.iter_mut().zip(left_out) {
+        plan.report.skipped = known;
     }
     mark_uncut(&mut plans);
     Ok(Plans { sources: plans, ceiling_millis: Some(ceiling) })
@@ -215,7 +253,25 @@ fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> 
         views,
         meta_columns: source.meta_columns,
         look_only: false,
+        fallback_schema: known.filter(|_| stored_cursor).and_then(|known| fallback_schema(source, known)),
     })
+}
+
+/// The schema that a source was committed with last, where it may be left out.
+fn fallback_schema(source: &Source, known: &SourceCheckpoint) -> Option<SchemaRef> {
+    let text = known.schema.as_ref().filter(|_| source.skip_on_schema_failure)?;
+    let schema = arrow_schema(&format!("the schema kept for source `{}`", source.name), text);
+    // None that can be read is none that is known: then the batch fails.
+    let warn = |error: &tributary_hudi::Error| {
+        tracing::warn!(source = %source.name, error = error as &dyn std::error::Error, "it cannot be left out");
+    };
+    schema.inspect_err(warn).ok().map(Arc::new)
+}
+
+/// The schema of a source for its entry in the checkpoint; `None` where it has none, or one without a place in Avro.
+pub(crate) fn kept_schema(source: &Source, plan: &SourcePlan) -> Option<String> {
+    let schema = plan.table.schema.as_ref().filter(|_| source.read == ReadMode::Incremental)?;
+    avro_schema(&plan.table.name, schema).ok()
 }
 
 /// The sources as the merge role reads them.

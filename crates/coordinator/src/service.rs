@@ -26,7 +26,7 @@ use crate::remains::refuse_reading_the_target;
 use crate::schedule::{Claim, Limits, Schedule, Turn};
 use crate::settings::Settings;
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
-use crate::{metrics, pull};
+use crate::{metrics, pull, source_metrics};
 
 /// The roles a coordinator calls.
 #[derive(Clone)]
@@ -269,6 +269,7 @@ impl Coordinator for Service {
         };
         if admitted.first_of_pipeline {
             metrics::register_pipeline(request.pipeline.name.as_str());
+            source_metrics::register(&request.pipeline);
         }
         // Before the answer, so that who got it can ask again after a restart.
         inner.keep_record(&first, &request.pipeline, &definition).await;

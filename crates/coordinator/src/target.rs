@@ -116,7 +116,16 @@ pub(crate) async fn load_timeline(storage: &Storage, config: &TableConfig) -> Re
 pub(crate) async fn read_metadata(storage: &Storage, path: &str) -> Result<CommitMetadata, Error> {
     let fail = |e| target_error(storage.url(), "reading a commit of the target", e);
     let bytes = storage.read(path).await.map_err(fail)?;
-    CommitMetadata::decode(path, &bytes).map_err(fail)
+    CommitMetadata::decode(path, &bytes).map_err(|error| match error {
+        damaged @ tributary_hudi::Error::Corrupt { .. } => Error::Target {
+            url: storage.url().to_string(),
+            what: format!(
+                "{damaged}. Restore the file from a copy, or write a new target: at another `target.path` every source \
+                 begins at its `start`"
+            ),
+        },
+        other => fail(other),
+    })
 }
 
 /// Everything about an existing table that keeps the pipeline from writing it.

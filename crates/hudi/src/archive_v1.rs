@@ -16,7 +16,7 @@ use crate::commit::CommitMetadata;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::history::ArchivedInstant;
-use crate::log_blocks::{BlockKind, read_blocks};
+use crate::log_blocks::{BlockKind, Torn, read_blocks};
 use crate::storage::Storage;
 use crate::timeline::Action;
 
@@ -74,7 +74,7 @@ fn read_entries(file: &str, bytes: &Bytes) -> Result<Vec<ArchivedEntry>> {
     let corrupt = |detail: &dyn std::fmt::Display| Error::corrupt(file, detail);
     let mut schema: Option<(String, Schema)> = None;
     let mut found = Vec::new();
-    for block in read_blocks(file, bytes)? {
+    for block in read_blocks(file, bytes, Torn::PassedOver)? {
         if block.kind != BlockKind::Avro {
             return Err(corrupt(&format!("a block of kind {:?} in an archive", block.kind)));
         }

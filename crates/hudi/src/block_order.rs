@@ -111,8 +111,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::log_blocks::read_blocks;
     use crate::log_blocks::tests::block_with;
+    use crate::log_blocks::{Torn, read_blocks};
 
     const INSTANT: u32 = 0;
     const TARGET: u32 = 1;
@@ -132,7 +132,7 @@ mod tests {
 
     /// Instants of the blocks that are applied, in order.
     fn applied(log: &[Vec<u8>], counted: Option<&BlockInstants>, take_originals: bool) -> Vec<String> {
-        let blocks = read_blocks("f", &Bytes::from(log.concat())).unwrap();
+        let blocks = read_blocks("f", &Bytes::from(log.concat()), Torn::PassedOver).unwrap();
         let blocks: Vec<&LogBlock> = blocks.iter().collect();
         let order = order_blocks(&blocks, counted, take_originals);
         order.into_iter().map(|at| blocks[at].instant().unwrap().to_string()).collect()

@@ -62,6 +62,7 @@ pub use archive::{HistoryFile, archived_metadata, history_files, history_version
 pub use block_order::BlockInstants;
 pub use compaction_plan::log_compaction_originals;
 pub use listing::{DataFiles, has_file_listing, list_directories, list_files, list_partitions};
+pub use log_blocks::Torn;
 pub use log_file::{LogFile, LogNames};
 pub use mdt_read::read_file_listing;
 pub use merge_rules::MergeRules;

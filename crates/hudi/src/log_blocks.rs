@@ -89,40 +89,43 @@ impl LogBlock {
     }
 }
 
-/// The blocks of a log file that one completed instant wrote, as every log file of timeline layout 2 is: nothing in it
-/// may be torn, and it cannot be empty. `file` is for messages.
-pub(crate) fn read_whole_blocks(file: &str, bytes: &Bytes) -> Result<Vec<LogBlock>> {
-    let mut at = 0;
-    while at < bytes.len() {
-        at = block_end(bytes, at).ok_or_else(|| {
-            Error::corrupt(
-                file,
-                format!("its instant completed, but the block at byte {at} of {} is torn", bytes.len()),
-            )
-        })?;
-    }
-    if bytes.is_empty() {
-        return Err(Error::corrupt(file, "its instant completed, but it is empty"));
-    }
-    read_blocks(file, bytes)
+/// What a torn block in a log file means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Torn {
+    /// Nothing: on timeline layout 1 an instant may append to the file of another, and tear its block where it dies.
+    PassedOver,
+    /// Damage: on layout 2 a file is of one instant, and is looked at only once that completed. It cannot be empty either.
+    Refused,
 }
 
-/// The intact blocks of a log file, in order; `file` is for messages.
-pub(crate) fn read_blocks(file: &str, bytes: &Bytes) -> Result<Vec<LogBlock>> {
+impl Torn {
+    /// What it means on a table of this timeline layout.
+    pub fn of_layout(layout: u32) -> Self {
+        if layout == 1 { Torn::PassedOver } else { Torn::Refused }
+    }
+}
+
+/// The blocks of a log file, in order; `file` is for messages.
+pub(crate) fn read_blocks(file: &str, bytes: &Bytes, torn: Torn) -> Result<Vec<LogBlock>> {
+    if bytes.is_empty() && torn == Torn::Refused {
+        return Err(Error::corrupt(file, "its instant completed, but it is empty"));
+    }
     let mut blocks = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
-        match block_end(bytes, at) {
-            Some(end) => {
-                let body = bytes.slice(at + MAGIC.len() + LENGTH..end - LENGTH);
-                blocks
-                    .push(read_block(body).map_err(|detail| Error::corrupt(file, format!("block at {at}: {detail}")))?);
-                at = end;
-            }
-            None => match next_magic(bytes, at + 1) {
-                Some(next) => at = next,
-                None => break,
-            },
+        if let Some(end) = block_end(bytes, at) {
+            let body = bytes.slice(at + MAGIC.len() + LENGTH..end - LENGTH);
+            blocks.push(read_block(body).map_err(|detail| Error::corrupt(file, format!("block at {at}: {detail}")))?);
+            at = end;
+            continue;
+        }
+        if torn == Torn::Refused {
+            let detail = format!("its instant completed, but the block at byte {at} of {} is torn", bytes.len());
+            return Err(Error::corrupt(file, detail));
+        }
+        match next_magic(bytes, at + 1) {
+            Some(next) => at = next,
+            None => break,
         }
     }
     Ok(blocks)
@@ -221,7 +224,7 @@ pub(crate) mod tests {
     #[test]
     fn blocks_come_back_in_order() {
         let bytes = Bytes::from([block(4, "1", b"abc"), block(1, "2", b"")].concat());
-        let blocks = read_blocks("f", &bytes).unwrap();
+        let blocks = read_blocks("f", &bytes, Torn::PassedOver).unwrap();
         let seen: Vec<_> = blocks.iter().map(|b| (b.kind, b.instant().unwrap(), b.content.as_ref())).collect();
         assert_eq!(seen, [(BlockKind::HFile, "1", b"abc".as_slice()), (BlockKind::Delete, "2", b"".as_slice())]);
     }
@@ -231,7 +234,7 @@ pub(crate) mod tests {
         let whole = block(4, "2", b"xyz");
         for cut in 1..whole.len() {
             let torn = [block(4, "1", b"abc"), whole[..cut].to_vec(), block(4, "3", b"def")].concat();
-            let blocks = read_blocks("f", &Bytes::from(torn)).unwrap();
+            let blocks = read_blocks("f", &Bytes::from(torn), Torn::PassedOver).unwrap();
             let instants: Vec<_> = blocks.iter().map(|b| b.instant().unwrap()).collect();
             assert_eq!(instants, ["1", "3"], "cut at {cut}");
         }
@@ -242,18 +245,19 @@ pub(crate) mod tests {
         let mut bytes = block(4, "1", b"abc");
         let at = bytes.len() - LENGTH - 4 - 3 - LENGTH;
         bytes[at..at + LENGTH].copy_from_slice(&99u64.to_be_bytes());
-        assert!(read_blocks("x.log", &Bytes::from(bytes)).unwrap_err().to_string().contains("x.log"));
+        assert!(read_blocks("x.log", &Bytes::from(bytes), Torn::PassedOver).unwrap_err().to_string().contains("x.log"));
     }
 
     #[test]
     fn a_file_of_a_completed_instant_has_no_torn_block() {
         let whole = block(5, "1", b"rows");
-        assert_eq!(read_whole_blocks("f", &Bytes::from(whole.clone())).unwrap().len(), 1);
+        assert_eq!(read_blocks("f", &Bytes::from(whole.clone()), Torn::Refused).unwrap().len(), 1);
         for cut in [0, 1, 7, whole.len() - 1] {
             let torn = Bytes::from(whole[..cut].to_vec());
-            assert!(read_whole_blocks("x.log", &torn).unwrap_err().to_string().contains("x.log"), "cut at {cut}");
+            let refused = read_blocks("x.log", &torn, Torn::Refused).unwrap_err().to_string();
+            assert!(refused.contains("x.log"), "cut at {cut}");
         }
         let two = Bytes::from([whole.clone(), whole[..9].to_vec()].concat());
-        assert!(read_whole_blocks("x.log", &two).is_err());
+        assert!(read_blocks("x.log", &two, Torn::Refused).is_err());
     }
 }

@@ -136,8 +136,8 @@ pub(crate) mod tests {
     use parquet::arrow::ArrowWriter;
 
     use super::*;
-    use crate::log_blocks::read_blocks;
     use crate::log_blocks::tests::block_with;
+    use crate::log_blocks::{Torn, read_blocks};
 
     const SCHEMA_KEY: u32 = 2;
     const PARTIAL_KEY: u32 = 7;
@@ -156,7 +156,7 @@ pub(crate) mod tests {
     }
 
     fn only_block(kind: u32, header: &[(u32, &str)], content: &[u8]) -> LogBlock {
-        read_blocks("f", &Bytes::from(block_with(kind, header, content))).unwrap().remove(0)
+        read_blocks("f", &Bytes::from(block_with(kind, header, content)), Torn::Refused).unwrap().remove(0)
     }
 
     fn output() -> SchemaRef {

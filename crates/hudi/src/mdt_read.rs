@@ -20,7 +20,7 @@ use hudi_core::metadata::table_record::{
 use crate::commit::CommitMetadata;
 use crate::error::{Error, Result};
 use crate::listing::DataFiles;
-use crate::log_blocks::{BlockKind, LogBlock, read_blocks, read_whole_blocks};
+use crate::log_blocks::{BlockKind, LogBlock, Torn, read_blocks};
 use crate::mdt_timeline::{MdtTimeline, is_instant};
 use crate::storage::{Entry, Storage};
 use crate::timeline::Timeline;
@@ -73,8 +73,9 @@ pub(crate) async fn read_merged(storage: &Storage, data: &Timeline) -> Result<(L
         contents.push((path.as_str(), bytes.ok_or_else(|| Error::Gone { file: path.clone() })?));
     }
     let (base, logs) = contents.split_at(usize::from(slice.base.is_some()));
+    let logs = parse_logs(layout, logs)?;
     if layout != 1 {
-        check_complete(storage, &slice, logs, &own).await?;
+        check_complete(storage, &slice, &own).await?;
     }
     let valid = valid_instants(data, &own);
     let mut listing = Listing::new();
@@ -87,12 +88,24 @@ pub(crate) async fn read_merged(storage: &Storage, data: &Timeline) -> Result<(L
     Ok((listing, slice))
 }
 
-/// Refuses a slice that lacks a log file, or part of one, that its timeline says was written: what it would list is an
-/// older state of the table, and rows of the newer one would silently be missing.
-async fn check_complete(storage: &Storage, slice: &Slice, logs: &[(&str, Bytes)], own: &MdtTimeline) -> Result<()> {
+/// The blocks of log files, each with the path of its file. A file that must be whole and is not makes the table one that
+/// is not used: what it would list is an older state.
+fn parse_logs<'a>(layout: u32, logs: &[(&'a str, Bytes)]) -> Result<Vec<(&'a str, LogBlock)>> {
+    let torn = Torn::of_layout(layout);
+    let mut blocks = Vec::new();
     for (path, bytes) in logs {
-        read_whole_blocks(path, bytes).map_err(|e| Error::unsupported(e.to_string()))?;
+        let found = read_blocks(path, bytes, torn).map_err(|error| match torn {
+            Torn::Refused => Error::unsupported(error.to_string()),
+            Torn::PassedOver => error,
+        })?;
+        blocks.extend(found.into_iter().map(|block| (*path, block)));
     }
+    Ok(blocks)
+}
+
+/// Refuses a slice that lacks a log file that its timeline says was written: what it would list is an older state of the
+/// table, and rows of the newer one would silently be missing.
+async fn check_complete(storage: &Storage, slice: &Slice, own: &MdtTimeline) -> Result<()> {
     let base = slice.base.as_deref().and_then(|path| hfile_instant(name_of(path))).unwrap_or_default();
     let logged: HashSet<&str> =
         slice.logs.iter().filter_map(|path| log_instant(name_of(path))).map(|(instant, _)| instant).collect();
@@ -184,22 +197,20 @@ fn valid_instants(data: &Timeline, own: &MdtTimeline) -> HashSet<String> {
     valid
 }
 
-fn valid_blocks<'a>(logs: &[(&'a str, Bytes)], valid: &HashSet<String>) -> Result<Vec<(&'a str, LogBlock)>> {
+fn valid_blocks<'a>(blocks: Vec<(&'a str, LogBlock)>, valid: &HashSet<String>) -> Result<Vec<(&'a str, LogBlock)>> {
     let mut kept: Vec<(&str, LogBlock)> = Vec::new();
-    for (path, bytes) in logs {
-        for block in read_blocks(path, bytes)? {
-            match block.kind {
-                BlockKind::Command => {
-                    let target = block.target_instant().map(str::to_string);
-                    kept.retain(|(_, earlier)| earlier.instant() != target.as_deref());
-                }
-                _ if !block.instant().is_some_and(|instant| valid.contains(instant)) => {}
-                BlockKind::HFile => kept.push((path, block)),
-                // Java begins the log of a fresh group with deletes of nothing.
-                BlockKind::Delete if block.deletes_nothing() => {}
-                BlockKind::Delete | BlockKind::Avro | BlockKind::Parquet | BlockKind::Other(_) => {
-                    return Err(Error::unsupported(format!("`{path}` holds a block of kind {:?}", block.kind)));
-                }
+    for (path, block) in blocks {
+        match block.kind {
+            BlockKind::Command => {
+                let target = block.target_instant().map(str::to_string);
+                kept.retain(|(_, earlier)| earlier.instant() != target.as_deref());
+            }
+            _ if !block.instant().is_some_and(|instant| valid.contains(instant)) => {}
+            BlockKind::HFile => kept.push((path, block)),
+            // Java begins the log of a fresh group with deletes of nothing.
+            BlockKind::Delete if block.deletes_nothing() => {}
+            BlockKind::Delete | BlockKind::Avro | BlockKind::Parquet | BlockKind::Other(_) => {
+                return Err(Error::unsupported(format!("`{path}` holds a block of kind {:?}", block.kind)));
             }
         }
     }

@@ -23,7 +23,7 @@ use crate::avro::META_COLUMNS;
 use crate::block_order::{BlockInstants, order_blocks};
 use crate::delete_block::read_deletes;
 use crate::error::{Error, Result};
-use crate::log_blocks::{BlockKind, LogBlock, read_blocks, read_whole_blocks};
+use crate::log_blocks::{BlockKind, LogBlock, Torn, read_blocks};
 use crate::log_rows::read_rows;
 use crate::merge_rules::MergeRules;
 use crate::ordering::{OrderingColumns, Rank};
@@ -47,6 +47,8 @@ pub struct LogScan {
     pub group: String,
     /// Paths relative to the table, in the order in which they are merged.
     pub files: Vec<String>,
+    /// What a torn block in them means.
+    pub torn: Torn,
     /// Which blocks count; `None`: all.
     pub counted: Option<Arc<BlockInstants>>,
     /// Which row of a key stays.
@@ -240,8 +242,7 @@ async fn read_logs(opening: Opening) -> Result<(Merge, BatchStream)> {
         let bytes = storage.read(file).await?;
         merge.hold(bytes.len())?;
         file_bytes += bytes.len();
-        // Up to version 7 an instant may append to the file of another, and tear its block where it dies.
-        let found = if logs.counted.is_some() { read_blocks(file, &bytes)? } else { read_whole_blocks(file, &bytes)? };
+        let found = read_blocks(file, &bytes, logs.torn)?;
         blocks.extend(found.into_iter().map(|block| (file.as_str(), Some(block))));
     }
     let all: Vec<&LogBlock> = blocks.iter().filter_map(|(_, block)| block.as_ref()).collect();

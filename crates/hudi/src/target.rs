@@ -6,6 +6,7 @@
 
 mod archive;
 mod clean;
+mod clean_mark;
 mod clean_records;
 mod compact;
 mod create;
@@ -20,6 +21,7 @@ mod rollback;
 
 pub use archive::{Keep, archive_timelines, finish_archiving};
 pub use clean::{Cleaned, cleaned_files, execute_clean, find_cleanable, pending_cleans, request_clean};
+pub use clean_mark::CleanMark;
 pub use compact::{Compacted, compact_metadata, deltas_since_compaction, metadata_timeline, undo_compactions};
 pub use create::{NewTable, create_table, replace_untouched};
 pub use lease::LeaseSettings;

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tributary_api::coordinator::{BatchStatus, Coordinator, PlannedBatch, SourceStatus, Written};
 use tributary_hudi::{CommitMetadata, Instant};
-use tributary_types::{BatchName, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, Stage, pipeline_of_key};
+use tributary_types::{BatchName, CursorKind, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, Stage, pipeline_of_key};
 
 use crate::cli::Output;
 use crate::commands::Failed;
@@ -111,7 +111,13 @@ struct SourceJson {
     begin_requested: Option<String>,
     end_requested: Option<String>,
     oldest_pending: Option<String>,
+    /// The pending instant that completed commits wait for.
+    waits_for: Option<String>,
+    /// Commits that archiver and cleaner may still pass before the next batch could not be read.
+    headroom_instants: usize,
     not_a_cut: bool,
+    /// Why the source was left out of the batch.
+    skipped: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -137,7 +143,10 @@ fn source_json(source: &SourceStatus) -> SourceJson {
         begin_requested: source.report.begin_requested.as_ref().map(ToString::to_string),
         end_requested: source.report.end_requested.as_ref().map(ToString::to_string),
         oldest_pending: source.report.oldest_pending.as_ref().map(ToString::to_string),
+        waits_for: source.report.waits_for.as_ref().map(ToString::to_string),
+        headroom_instants: source.report.headroom_instants,
         not_a_cut: source.report.not_a_cut,
+        skipped: source.report.skipped.clone(),
     }
 }
 
@@ -281,31 +290,37 @@ fn left_out(written: &Written) -> Option<String> {
 }
 
 fn print_source(source: &SourceStatus) {
-    let report = &source.report;
-    match &source.window {
-        Some(window) => println!(
-            "source   {}: window {window}, {} commits, {} files, {}, {} rows, lag {} commits",
-            source.source,
-            report.instants,
-            report.files,
-            size(report.bytes),
-            source.rows,
-            report.lag_instants
-        ),
-        None => println!(
-            "source   {}: looked up, {} files, {}, {} rows",
-            source.source,
-            report.files,
-            size(report.bytes),
-            source.rows
-        ),
+    source_lines(source).iter().for_each(|line| println!("{line}"));
+}
+
+/// What is said of a source: its window, and then whatever about it somebody may have to look at.
+fn source_lines(source: &SourceStatus) -> Vec<String> {
+    let (name, report) = (&source.source, &source.report);
+    let read = format!("{} files, {}, {} rows", report.files, size(report.bytes), source.rows);
+    let Some(window) = &source.window else { return vec![format!("source   {name}: looked up, {read}")] };
+    let mut lines = vec![format!(
+        "source   {name}: window {window}, {} commits, {read}, lag {} commits ({} s), headroom {} commits",
+        report.instants, report.lag_instants, report.lag_seconds, report.headroom_instants
+    )];
+    let mut more = |what: String| lines.push(format!("         {name}: {what}"));
+    let requested = [("begins after", &report.begin_requested), ("ends with", &report.end_requested)];
+    let requested = requested.into_iter().filter_map(|(what, at)| at.as_ref().map(|at| format!("{what} {at}")));
+    let requested: Vec<String> = requested.collect();
+    if window.end.kind() == CursorKind::Completed && !requested.is_empty() {
+        more(format!("by requested time it {}", requested.join(" and ")));
+    }
+    if let Some(why) = &report.skipped {
+        more(format!("left out, its cursor stays: {why}"));
+    }
+    match (&report.waits_for, &report.oldest_pending) {
+        (Some(hole), _) => more(format!("commits after {hole} wait until it completes or is rolled back")),
+        (None, Some(pending)) => more(format!("oldest pending commit {pending}")),
+        (None, None) => {}
     }
     if report.not_a_cut {
-        println!(
-            "         {}: not a cut: its commits are ordered by request, those of other sources by completion",
-            source.source
-        );
+        more("not a cut: its commits are ordered by request, those of other sources by completion".to_string());
     }
+    lines
 }
 
 fn size(bytes: u64) -> String {
@@ -444,7 +459,9 @@ pub(crate) fn print_json(value: &impl Serialize) {
 
 #[cfg(test)]
 mod tests {
+    use tributary_api::timeline::WindowReport;
     use tributary_hudi::Timeline;
+    use tributary_types::{SourceName, Window};
 
     use super::*;
 
@@ -456,6 +473,41 @@ mod tests {
             left_out(&written).as_deref(),
             Some("2 rows lost against another row of their key, 1 rows without a key")
         );
+    }
+
+    #[test]
+    fn the_text_of_a_source_names_headroom_lag_what_it_waits_for_and_why_it_was_left_out() {
+        let at = |text: &str| Some(text.parse().unwrap());
+        let status = |cursor: &str, change: fn(&mut WindowReport)| {
+            let mut report = WindowReport {
+                lag_instants: 3,
+                lag_seconds: 61,
+                headroom_instants: 7,
+                oldest_pending: "20250101000000005".parse().ok(),
+                ..WindowReport::default()
+            };
+            change(&mut report);
+            let window = Some(Window { begin: None, end: cursor.parse().unwrap() });
+            SourceStatus { source: SourceName::new("orders").unwrap(), window, report, rows: 0 }
+        };
+        let six = status("requested:20250101000000004", |_| {});
+        let text = source_lines(&six).join("\n");
+        for part in ["lag 3 commits (61 s)", "headroom 7 commits", "oldest pending commit 20250101000000005"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        let mut blocked = six;
+        blocked.report.waits_for = at("20250101000000005");
+        blocked.report.skipped = Some("column `a` is Utf8".to_string());
+        let text = source_lines(&blocked).join("\n");
+        for part in ["commits after 20250101000000005 wait", "left out, its cursor stays: column `a` is Utf8"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        let nine = status("completed:20250101000000009", |report| {
+            report.begin_requested = "20250101000000001".parse().ok();
+            report.end_requested = "20250101000000008".parse().ok();
+        });
+        let text = source_lines(&nine).join("\n");
+        assert!(text.contains("begins after 20250101000000001 and ends with 20250101000000008"), "{text}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub fn record_metrics() -> Option<PrometheusHandle> {
     let helps = [
         tributary_checkpoint::metrics::HELP.as_slice(),
         tributary_coordinator::metrics::HELP.as_slice(),
+        tributary_coordinator::source_metrics::HELP.as_slice(),
         tributary_merge::metrics::HELP.as_slice(),
         tributary_writer::metrics::HELP.as_slice(),
     ];
@@ -42,6 +43,7 @@ pub fn record_metrics() -> Option<PrometheusHandle> {
         // The exporter keeps help texts by name, whatever the kind.
         metrics::describe_counter!(*name, *help);
     }
+    tributary_timeline::metrics::describe();
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -50,4 +52,9 @@ pub fn record_metrics() -> Option<PrometheusHandle> {
         }
     });
     Some(handle)
+}
+
+/// Name and help text of each metric that is kept for every source of a pipeline.
+pub fn source_metrics() -> &'static [(&'static str, &'static str)] {
+    &tributary_coordinator::source_metrics::HELP
 }

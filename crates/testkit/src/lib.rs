@@ -3,20 +3,24 @@
 
 mod archive;
 mod clock;
+mod counting;
 mod faulty;
 mod fixtures;
 mod ghost;
 mod held;
 mod memory_stores;
 mod recorded;
+mod restamp;
 mod vanishing;
 
 pub use archive::archive_instants;
 pub use clock::{ManualClock, SeededEntropy};
+pub use counting::{Asked, CountingStores, Requests};
 pub use faulty::{FAULTS, Fault, FaultPlan, FaultyStores, all_files};
 pub use fixtures::{Fixture, unpack_zip};
 pub use ghost::Ghost;
 pub use held::{HeldStores, Hold};
 pub use memory_stores::MemoryStores;
 pub use recorded::{Does, Operation, RecordedStores, Recording};
+pub use restamp::restamp_rows;
 pub use vanishing::{Vanishing, VanishingStores};

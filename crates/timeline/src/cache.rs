@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tributary_hudi::target::CleanMark;
 use tributary_hudi::{ArchivedInstant, CommitMetadata, HistoryFile};
 use tributary_types::InstantTime;
 
@@ -34,6 +35,8 @@ pub(crate) struct Archive {
 pub(crate) struct Cache {
     commits: Mutex<Commits>,
     archives: Mutex<Archives>,
+    // Table, file, and what it says; the table that was asked for last comes last.
+    cleans: Mutex<VecDeque<(String, String, Option<CleanMark>)>>,
 }
 
 #[derive(Debug)]
@@ -55,7 +58,7 @@ impl Cache {
     /// A cache of commits that together wrote at most `files` files.
     pub(crate) fn new(files: usize) -> Self {
         let commits = Commits { limit: files, weight: 0, known: HashMap::new(), order: VecDeque::new() };
-        Cache { commits: Mutex::new(commits), archives: Mutex::new(Archives::default()) }
+        Cache { commits: Mutex::new(commits), archives: Mutex::default(), cleans: Mutex::default() }
     }
 
     /// The metadata in a completed file of a table.
@@ -77,6 +80,22 @@ impl Cache {
             if let Some(dropped) = commits.known.remove(&oldest) {
                 commits.weight -= weight(&dropped);
             }
+        }
+    }
+
+    /// What the outcome of a clean says, if it was read before.
+    pub(crate) fn clean_mark(&self, url: &str, file: &str) -> Option<Option<CleanMark>> {
+        let cleans = lock(&self.cleans);
+        cleans.iter().find(|(known, of, _)| known == url && of == file).map(|(_, _, mark)| mark.clone())
+    }
+
+    /// Keeps what the newest clean of a table says.
+    pub(crate) fn keep_clean_mark(&self, url: &str, file: &str, mark: Option<CleanMark>) {
+        let mut cleans = lock(&self.cleans);
+        cleans.retain(|(known, _, _)| known != url);
+        cleans.push_back((url.to_string(), file.to_string(), mark));
+        if cleans.len() > TABLES {
+            cleans.pop_front();
         }
     }
 
@@ -130,5 +149,19 @@ mod tests {
         assert!(cache.commit("v", "b").is_none(), "another table");
         cache.keep_commit("u", "huge", &commit(100));
         assert!(cache.commit("u", "huge").is_none(), "larger than all of it");
+    }
+
+    #[test]
+    fn only_the_newest_clean_of_each_of_the_last_tables_is_kept() {
+        let cache = Cache::new(1);
+        let mark = Some(CleanMark::From("20250101000000001".parse().unwrap()));
+        cache.keep_clean_mark("u", "a", mark.clone());
+        assert_eq!(cache.clean_mark("u", "a"), Some(mark));
+        cache.keep_clean_mark("u", "b", None);
+        assert_eq!((cache.clean_mark("u", "a"), cache.clean_mark("u", "b")), (None, Some(None)));
+        for number in 0..TABLES {
+            cache.keep_clean_mark(&number.to_string(), "c", None);
+        }
+        assert_eq!(cache.clean_mark("u", "b"), None);
     }
 }

@@ -11,48 +11,77 @@ use tributary_types::InstantTime;
 
 use crate::readset::written_logs;
 
-/// A group whose slice in `slices` is not what the `later` writes found, in order of completion; `was_there` answers
-/// for the instant of a file that a write replaced or appended to. Groups that are not `of_interest` are not looked at.
-pub(crate) fn first_missing_group<'a>(
-    slices: &[FileSlice],
-    later: impl Iterator<Item = &'a CommitMetadata>,
-    was_there: impl Fn(&InstantTime) -> bool,
-    of_interest: impl Fn(&GroupKey) -> bool,
-) -> Result<Option<GroupKey>> {
-    let slices: HashMap<&GroupKey, &FileSlice> = slices.iter().map(|slice| (&slice.group, slice)).collect();
-    let (mut named, mut seen): (HashSet<GroupKey>, HashSet<GroupKey>) = Default::default();
-    for metadata in later {
+/// Looks for a group whose slice is not what later writes found: they are added one by one, in order of completion, so
+/// that not all of them have to be in memory.
+pub(crate) struct Search<'a, W, I> {
+    slices: HashMap<&'a GroupKey, &'a FileSlice>,
+    /// Answers for the instant of a file that a write replaced or appended to.
+    was_there: W,
+    /// Groups that are not of interest are not looked at.
+    of_interest: I,
+    /// Groups that were written or replaced, with the number of the first write that did.
+    named: HashMap<GroupKey, usize>,
+    seen: HashSet<GroupKey>,
+    /// Groups that got a new base file or were replaced: a cleaner may remove what was before.
+    pub(crate) superseded: HashSet<GroupKey>,
+    added: usize,
+}
+
+impl<'a, W: Fn(&InstantTime) -> bool, I: Fn(&GroupKey) -> bool> Search<'a, W, I> {
+    pub(crate) fn new(slices: &'a [FileSlice], was_there: W, of_interest: I) -> Self {
+        Search {
+            slices: slices.iter().map(|slice| (&slice.group, slice)).collect(),
+            was_there,
+            of_interest,
+            named: HashMap::new(),
+            seen: HashSet::new(),
+            superseded: HashSet::new(),
+            added: 0,
+        }
+    }
+
+    /// Adds the next write. Answers the number of the first write that knows of a group that is not whole, if that is
+    /// told by this one.
+    pub(crate) fn add(&mut self, metadata: &CommitMetadata) -> Result<Option<usize>> {
+        let number = self.added;
+        self.added += 1;
         for stat in &metadata.stats {
             let base = BaseFile::from_path(&stat.path, 0)?.map(|file| file.group());
+            self.superseded.extend(base.clone());
             let Some(group) = base.or_else(|| LogFile::from_path(&stat.path, 0).map(|log| log.group())) else {
                 continue;
             };
-            named.insert(group.clone());
-            if seen.contains(&group) {
+            let first = *self.named.entry(group.clone()).or_insert(number);
+            if self.seen.contains(&group) {
                 continue;
             }
             let previous: Option<InstantTime> = stat.previous.as_ref().and_then(|text| text.parse().ok());
             match previous {
                 // A log for a compaction that is under way says nothing of what was there before it.
-                Some(previous) if !was_there(&previous) => continue,
+                Some(previous) if !(self.was_there)(&previous) => continue,
                 Some(previous)
-                    if of_interest(&group)
-                        && !slices.get(&group).is_some_and(|slice| has_instant(slice, &previous)) =>
+                    if (self.of_interest)(&group)
+                        && !self.slices.get(&group).is_some_and(|slice| has_instant(slice, &previous)) =>
                 {
-                    return Ok(Some(group));
+                    return Ok(Some(first));
                 }
                 _ => {}
             }
-            seen.insert(group);
+            self.seen.insert(group);
         }
         for group in replaced_groups(metadata) {
+            self.superseded.insert(group.clone());
             // A group that was written since may be younger than the slices.
-            if named.insert(group.clone()) && of_interest(&group) && !slices.contains_key(&group) {
-                return Ok(Some(group));
+            if !self.named.contains_key(&group) {
+                let gone = (self.of_interest)(&group) && !self.slices.contains_key(&group);
+                self.named.insert(group, number);
+                if gone {
+                    return Ok(Some(number));
+                }
             }
         }
+        Ok(None)
     }
-    Ok(None)
 }
 
 /// Whether the slice begins with the file of an instant: a base file, or a log where there is none.
@@ -61,18 +90,6 @@ fn has_instant(slice: &FileSlice, instant: &InstantTime) -> bool {
         Some(base) => base.instant == *instant,
         None => slice.logs.iter().any(|log| log.instant == *instant),
     }
-}
-
-/// Groups of `slices` that `later` writes gave a new base file or replaced: a cleaner may remove what was before.
-pub(crate) fn superseded<'a>(later: impl Iterator<Item = &'a CommitMetadata>) -> Result<HashSet<GroupKey>> {
-    let mut found = HashSet::new();
-    for metadata in later {
-        for stat in &metadata.stats {
-            found.extend(BaseFile::from_path(&stat.path, 0)?.map(|file| file.group()));
-        }
-        found.extend(replaced_groups(metadata));
-    }
-    Ok(found)
 }
 
 /// A log that one of the `earlier` writes, given with their completion times, left on top of a slice, and that is not
@@ -139,10 +156,10 @@ mod tests {
         }
     }
 
-    /// As of instant 4.
-    fn missing(slices: &[FileSlice], later: &[CommitMetadata]) -> Option<String> {
-        let found = first_missing_group(slices, later.iter(), |time| *time <= at(4), |_| true).unwrap();
-        found.map(|(_, id)| id)
+    /// As of instant 4: the number of the first write that knows of a group that is not whole.
+    fn missing(slices: &[FileSlice], later: &[CommitMetadata]) -> Option<usize> {
+        let mut search = Search::new(slices, |time| *time <= at(4), |_| true);
+        later.iter().find_map(|write| search.add(write).unwrap())
     }
 
     #[test]
@@ -152,8 +169,8 @@ mod tests {
         let later = [update, replace];
         let (a, b) = (slice("a", Some(1), &[]), slice("b", Some(3), &[]));
         assert_eq!(missing(&[a.clone(), b.clone()], &later), None);
-        assert_eq!(missing(&[b], &later).as_deref(), Some("a"));
-        assert_eq!(missing(&[a], &later).as_deref(), Some("b"));
+        assert_eq!(missing(&[b], &later), Some(0), "a, which the first one updated");
+        assert_eq!(missing(&[a], &later), Some(1), "b, which the second one replaced");
     }
 
     #[test]
@@ -161,7 +178,11 @@ mod tests {
         // A log for the compaction of instant 5, then its base file over that of instant 1.
         let later = [write(&[(log("a", 6), Some(5))], &[]), write(&[(base("a", 5), Some(1))], &[])];
         assert_eq!(missing(&[slice("a", Some(1), &[2])], &later), None);
-        assert_eq!(missing(&[slice("a", None, &[4])], &later).as_deref(), Some("a"));
+        assert_eq!(
+            missing(&[slice("a", None, &[4])], &later),
+            Some(0),
+            "the first one knows of it, the second one tells"
+        );
         let appended = [write(&[(log("a", 6), Some(2))], &[])];
         assert_eq!(missing(&[slice("a", None, &[2, 3])], &appended), None, "it began with a log");
     }
@@ -169,10 +190,9 @@ mod tests {
     #[test]
     fn groups_of_no_interest_are_not_looked_at() {
         let later = [write(&[(base("a", 5), Some(1))], &["b"])];
-        let found = first_missing_group(&[], later.iter(), |_| true, |(_, id)| id == "c").unwrap();
-        assert_eq!(found, None);
-        let superseded = superseded(later.iter()).unwrap();
-        assert_eq!(superseded.len(), 2);
+        let mut search = Search::new(&[], |_| true, |(_, id)| id == "c");
+        assert_eq!(search.add(&later[0]).unwrap(), None);
+        assert_eq!(search.superseded.len(), 2);
     }
 
     #[test]

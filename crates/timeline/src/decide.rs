@@ -24,8 +24,11 @@ use tributary_types::{Cursor, CursorKind, InstantTime, RECENT_INSTANTS, Zone};
 
 use self::limit::Limit;
 
-/// Commits whose metadata is asked for at once, at least: one round of requests costs as much as one request.
-const CLASSIFY_AT_ONCE: usize = 16;
+/// Commits whose metadata is asked for at once, at least, where a window still takes some: one round of requests costs as
+/// much as one request.
+const CLASSIFY_AT_ONCE: usize = 4;
+/// Commits whose metadata is asked for at once, at most, on the way back to one that changed rows.
+const BACK_AT_ONCE: usize = 16;
 /// Commits whose metadata is asked for at once, at most: what is read and not used is memory.
 const CLASSIFY_AT_MOST: usize = 256;
 
@@ -73,6 +76,8 @@ pub(crate) struct Window {
     pub(crate) has_news: bool,
     /// Whether `num_instants` left commits for the next window.
     pub(crate) limited: bool,
+    /// The pending instant that completed commits after it wait for.
+    pub(crate) waits_for: Option<InstantTime>,
     /// What the next cursor remembers.
     pub(crate) recent: Vec<InstantTime>,
 }
@@ -152,6 +157,7 @@ impl Decision<'_> {
             late: Vec::new(),
             has_news: news && has_commits,
             limited: false,
+            waits_for: self.limit.waits_for(self.facts),
             recent,
         }))
     }
@@ -164,7 +170,9 @@ impl Decision<'_> {
             match self.changes_rows(&write.requested) {
                 None => {
                     let older = writes[..=at].iter().rev().copied();
-                    return Step::Classify(unknown(self.facts.known, older, CLASSIFY_AT_ONCE));
+                    // Mostly the newest one decides; the more table services follow it, the longer the steps back.
+                    let passed = writes.len() - 1 - at;
+                    return Step::Classify(unknown(self.facts.known, older, (passed + 1).min(BACK_AT_ONCE)));
                 }
                 Some(true) => {
                     newest = Some(write.completed.clone());
@@ -256,7 +264,9 @@ impl Decision<'_> {
         for (at, write) in candidates.iter().enumerate() {
             match self.changes_rows(&write.requested) {
                 None => {
-                    let at_once = wanted.clamp(CLASSIFY_AT_ONCE, CLASSIFY_AT_MOST);
+                    // As many as the window still takes, and one that says whether it is the last.
+                    let missing = wanted.saturating_sub(counted).saturating_add(1);
+                    let at_once = missing.clamp(CLASSIFY_AT_ONCE, CLASSIFY_AT_MOST);
                     return Walk::Classify(unknown(self.facts.known, candidates[at..].iter().copied(), at_once));
                 }
                 Some(false) => passed = Some(&write.completed),
@@ -317,7 +327,7 @@ impl Decision<'_> {
                 None => {
                     let older = suspects[at..].iter().map(|archived| &archived.requested);
                     let unknown = older.filter(|requested| self.changes_rows(requested).is_none());
-                    return Ok(Some(Step::Classify(unknown.take(CLASSIFY_AT_ONCE).cloned().collect())));
+                    return Ok(Some(Step::Classify(unknown.take(BACK_AT_ONCE).cloned().collect())));
                 }
                 Some(true) => {
                     // Whoever starts after the last commit that is gone finds everything that is left.
@@ -421,6 +431,7 @@ impl Decision<'_> {
             instants,
             late: late_times,
             limited,
+            waits_for: self.limit.waits_for(self.facts),
             recent,
         }
     }

@@ -15,7 +15,7 @@ use crate::fault::fault;
 use crate::{identity, metrics};
 
 /// Commit files that are held undecoded at once.
-const COMMITS_AT_ONCE: usize = 64;
+pub(crate) const COMMITS_AT_ONCE: usize = 64;
 /// Files of the archive that are read at once.
 const ARCHIVES_AT_ONCE: usize = 4;
 /// How often an archive that changes while it is read is read again.
@@ -158,6 +158,12 @@ impl Table {
             known.insert(time.clone(), self.archive.classes.get(time).copied().unwrap_or(true));
         }
         Ok(())
+    }
+
+    /// The newest completed write that changed rows, as far as that is known without a look.
+    pub(crate) fn newest_known_change(&self, known: &HashMap<InstantTime, bool>) -> Option<&InstantFact> {
+        let mut newest = self.writes.iter().rev().skip_while(|write| known.get(&write.requested) == Some(&false));
+        newest.next().filter(|write| known.contains_key(&write.requested))
     }
 
     /// The newest completed write that changed rows.

@@ -14,6 +14,11 @@ pub(crate) fn fault(url: &str) -> impl Fn(hudi::Error) -> Error + '_ {
     move |error| classify(url, error)
 }
 
+/// The error about a column, in a file or a commit, that does not fit the table's schema.
+pub(crate) fn schema_error(url: &str, file: String, column: String, found: String, expected: String) -> Error {
+    Error::Schema { url: url.to_string(), file, column, found, expected, hint: SCHEMA_HINT }
+}
+
 fn classify(url: &str, error: hudi::Error) -> Error {
     let url = url.to_string();
     match error {
@@ -26,9 +31,7 @@ fn classify(url: &str, error: hudi::Error) -> Error {
         // The text inside says what was asked for and what there is.
         hudi::Error::TooLarge { .. } => Error::SliceTooLarge { url, detail: error.to_string() },
         hudi::Error::Corrupt { file, detail } => Error::Corrupt { url, file, detail },
-        hudi::Error::Type { file, column, found, expected } => {
-            Error::Schema { url, file, column, found, expected, hint: SCHEMA_HINT }
-        }
+        hudi::Error::Type { file, column, found, expected } => schema_error(&url, file, column, found, expected),
         hudi::Error::Conflict { what } => {
             Error::Other { code: Code::Conflict, retry: Retry::Again, message: format!("table `{url}`: {what}") }
         }

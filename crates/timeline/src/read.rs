@@ -8,7 +8,7 @@ use futures::StreamExt;
 use tributary_api::timeline::{Blocks, Error, Logs, ReadRequest, Split};
 use tributary_api::{RowError, RowStream};
 use tributary_hudi::{
-    BlockInstants, FileScan, LogScan, MergeRules, Prune, Storage, Stores, TableConfig, open_scan, open_slice,
+    BlockInstants, FileScan, LogScan, MergeRules, Prune, Storage, Stores, TableConfig, Torn, open_scan, open_slice,
 };
 
 use crate::fault::fault;
@@ -52,6 +52,7 @@ fn log_scan(group: String, logs: Logs) -> LogScan {
     LogScan {
         group: group.trim_start_matches('/').to_string(),
         files: logs.files.into_iter().map(|file| file.path).collect(),
+        torn: Torn::of_layout(logs.layout),
         counted: logs.blocks.map(counted),
         rules: MergeRules { ordering: logs.ordering, delete_marker: logs.delete_marker },
     }

@@ -6,18 +6,16 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
-use tributary_api::timeline::{Blocks, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split};
+use tributary_api::timeline::{Begin, Blocks, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split};
 use tributary_hudi as hudi;
-use tributary_hudi::{
-    BaseFile, CommitMetadata, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE,
-};
+use tributary_hudi::{BaseFile, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE};
 use tributary_types::pipeline::TableType;
 use tributary_types::{Cursor, InstantTime};
 
 use crate::cache::Cache;
-use crate::complete::{first_missing_group, first_missing_log, superseded};
+use crate::complete::{Search, first_missing_log};
 use crate::decide::Window;
-use crate::facts::Table;
+use crate::facts::{COMMITS_AT_ONCE, Table};
 use crate::fault::fault;
 use crate::readset::{ReadSet, Rewrite, Write, read_set, written_files, written_logs};
 use crate::refuse;
@@ -92,8 +90,11 @@ impl Pinning<'_> {
     /// The whole table as of an instant.
     async fn whole_relation(&self, listing: &Listing, as_of: &InstantTime) -> Result<Relation, Error> {
         let replacements = hudi::completed_replacements(&self.table.timeline, Some(as_of));
-        let metadata = self.table.metadata(self.cache, replacements.iter().map(|i| &i.requested)).await?;
-        let replaced: HashSet<GroupKey> = metadata.iter().flat_map(|m| hudi::replaced_groups(m)).collect();
+        let mut replaced: HashSet<GroupKey> = HashSet::new();
+        for chunk in replacements.chunks(COMMITS_AT_ONCE) {
+            let metadata = self.table.metadata(self.cache, chunk.iter().map(|i| &i.requested)).await?;
+            replaced.extend(metadata.iter().flat_map(|m| hudi::replaced_groups(m)));
+        }
         let names = LogNames::of(&self.table.config);
         let slices = hudi::select_slices(listing.files.clone(), &listing.completions, &replaced, Some(as_of), names);
         self.check_complete(listing, as_of, &slices, |_| true).await?;
@@ -108,23 +109,18 @@ impl Pinning<'_> {
         slices: &[FileSlice],
         of_interest: impl Fn(&GroupKey) -> bool,
     ) -> Result<(), Error> {
-        let failed = fault(&self.table.url);
         let later: Vec<&InstantFact> = self.table.writes.iter().filter(|write| write.completed > *as_of).collect();
-        let metadata = self.table.metadata(self.cache, later.iter().map(|write| &write.requested)).await?;
-        let later = || metadata.iter().map(Arc::as_ref);
         let was_there = |instant: &InstantTime| listing.completions.completed_by(instant, Some(as_of));
-        if let Some(gone) = first_missing_group(slices, later(), was_there, of_interest).map_err(&failed)? {
-            // From where the commits start that know nothing of the group.
-            let touches = |m: &CommitMetadata| {
-                let wrote = m.stats.iter().any(|stat| (&stat.partition, &stat.file_id) == (&gone.0, &gone.1));
-                wrote || hudi::replaced_groups(m).any(|group| group == gone)
-            };
-            let first = later().position(touches);
-            return Err(self.stale(as_of, first.map_or(0, |at| at + 1)).await?);
+        let mut search = Search::new(slices, was_there, of_interest);
+        // There may be many: what was read of one goes before the next chunk comes.
+        for chunk in later.chunks(COMMITS_AT_ONCE) {
+            for metadata in self.table.metadata(self.cache, chunk.iter().map(|write| &write.requested)).await? {
+                if let Some(first) = search.add(&metadata).map_err(fault(&self.table.url))? {
+                    return Err(self.stale(as_of, first + 1).await?);
+                }
+            }
         }
-        let superseded = superseded(later()).map_err(&failed)?;
-        let at_risk = |slice: &&FileSlice| superseded.contains(&slice.group);
-        let at_risk: Vec<&FileSlice> = slices.iter().filter(at_risk).collect();
+        let at_risk: Vec<&FileSlice> = slices.iter().filter(|slice| search.superseded.contains(&slice.group)).collect();
         if self.table.config.table_type == TableType::CopyOnWrite || at_risk.is_empty() {
             return Ok(());
         }
@@ -133,12 +129,14 @@ impl Pinning<'_> {
         let earlier = self.table.writes.iter().filter(|write| write.completed <= *as_of);
         let earlier: Vec<&InstantFact> =
             earlier.filter(|write| since.is_none_or(|since| write.completed >= *since)).collect();
-        let metadata = self.table.metadata(self.cache, earlier.iter().map(|write| &write.requested)).await?;
-        let earlier = earlier.iter().map(|write| &write.completed).zip(metadata.iter().map(Arc::as_ref));
-        match first_missing_log(&at_risk, earlier, LogNames::of(&self.table.config)) {
-            Some(_) => Err(self.stale(as_of, 0).await?),
-            None => Ok(()),
+        for chunk in earlier.chunks(COMMITS_AT_ONCE) {
+            let metadata = self.table.metadata(self.cache, chunk.iter().map(|write| &write.requested)).await?;
+            let written = chunk.iter().map(|write| &write.completed).zip(metadata.iter().map(Arc::as_ref));
+            if first_missing_log(&at_risk, written, LogNames::of(&self.table.config)).is_some() {
+                return Err(self.stale(as_of, 0).await?);
+            }
         }
+        Ok(())
     }
 
     /// The rows that the window's instants wrote.
@@ -306,10 +304,18 @@ impl Pinning<'_> {
         Ok(Error::Stale {
             source_name: self.request.source.clone(),
             url: table.url.clone(),
-            cursor: table.kind().at(as_of.clone()),
+            cursor: self.cursor(as_of),
             earliest: after.get(readable).map_or("the next one".to_string(), |write| write.requested.to_string()),
             resume: table.kind().at(before.clone()).to_string(),
         })
+    }
+
+    /// Where the source stands: what cannot be read is needed for what comes after that.
+    fn cursor(&self, as_of: &InstantTime) -> Cursor {
+        match &self.request.begin {
+            Begin::After(cursor) if !self.request.lookup => cursor.clone(),
+            _ => self.window.begin.clone().unwrap_or_else(|| self.table.kind().at(as_of.clone())),
+        }
     }
 
     /// One of the files that is gone.
@@ -341,6 +347,7 @@ impl Pinning<'_> {
 
 /// How the logs of a relation are merged.
 struct LogPinning {
+    layout: u32,
     rules: MergeRules,
     blocks: Option<Arc<Blocks>>,
 }
@@ -348,8 +355,9 @@ struct LogPinning {
 impl LogPinning {
     /// A table whose logs cannot be merged may be read as long as there are none.
     fn new(table: &Table, completions: &Completions, as_of: &InstantTime, wanted: &[Wanted]) -> Result<Self, Error> {
+        let layout = table.config.layout;
         if wanted.iter().all(|(slice, _)| slice.logs.is_empty()) {
-            return Ok(LogPinning { rules: MergeRules::default(), blocks: None });
+            return Ok(LogPinning { layout, rules: MergeRules::default(), blocks: None });
         }
         let rules = MergeRules::of(&table.config).map_err(fault(&table.url))?;
         refuse::check_mergeable(&table.url, &table.config)?;
@@ -360,7 +368,7 @@ impl LogPinning {
                 Some(Arc::new(Blocks { before: counted.before, listed: counted.listed }))
             }
         };
-        Ok(LogPinning { rules, blocks })
+        Ok(LogPinning { layout, rules, blocks })
     }
 
     fn pin(&self, files: Vec<hudi::LogFile>) -> Option<Logs> {
@@ -369,6 +377,7 @@ impl LogPinning {
         }
         Some(Logs {
             files: files.into_iter().map(|file| LogFile { path: file.path, bytes: file.bytes }).collect(),
+            layout: self.layout,
             ordering: self.rules.ordering.clone(),
             delete_marker: self.rules.delete_marker.clone(),
             blocks: self.blocks.clone(),

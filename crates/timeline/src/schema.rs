@@ -19,7 +19,11 @@ use crate::refuse::check_schema_source;
 
 const CREATE_SCHEMA: &str = "hoodie.table.create.schema";
 
-/// The schema as of `end`, without meta columns; `None` when nothing says one.
+/// A schema, or why it cannot be told.
+pub(crate) type Resolved<T> = Result<T, Error>;
+
+/// The schema as of `end`, without meta columns; `None` when nothing says one. The outer error is about the files and
+/// their store, the inner one about the schema that they say.
 ///
 /// `look_only` opens no data file: a table of which only the files tell a schema is then refused by name.
 pub(crate) async fn schema_as_of(
@@ -27,11 +31,13 @@ pub(crate) async fn schema_as_of(
     cache: &Cache,
     end: &InstantTime,
     look_only: bool,
-) -> Result<Option<SchemaRef>, Error> {
+) -> Result<Resolved<Option<SchemaRef>>, Error> {
     let schema = written_schema(table, cache, end, look_only).await?;
-    Ok(schema.map(|schema| match table.config.drops_partition_columns() {
-        true => with_partition_columns(schema, &table.config.partition_by()),
-        false => schema,
+    Ok(schema.map(|schema| {
+        schema.map(|schema| match table.config.drops_partition_columns() {
+            true => with_partition_columns(schema, &table.config.partition_by()),
+            false => schema,
+        })
     }))
 }
 
@@ -51,19 +57,18 @@ async fn written_schema(
     cache: &Cache,
     end: &InstantTime,
     look_only: bool,
-) -> Result<Option<SchemaRef>, Error> {
+) -> Result<Resolved<Option<SchemaRef>>, Error> {
     let (upto, after): (Vec<_>, Vec<_>) = table.writes.iter().partition(|write| write.completed <= *end);
     // After the end only when the commits before it were archived: the nearest one is the best guess left.
     for write in upto.iter().rev().chain(after.iter()) {
         for metadata in table.metadata(cache, [&write.requested]).await? {
-            if let Some(schema) = schema_of(table, &write.requested, &metadata)? {
-                return Ok(Some(schema));
+            if let Some(schema) = schema_of(table, &write.requested, &metadata).transpose() {
+                return Ok(schema.map(Some));
             }
         }
     }
     if let Some(text) = table.config.get(CREATE_SCHEMA) {
-        let schema = arrow_schema(tributary_hudi::PROPERTIES, text).map_err(fault(&table.url))?;
-        return Ok(Some(Arc::new(without_meta_columns(&schema))));
+        return Ok(parse(table, tributary_hudi::PROPERTIES, text).map(Some));
     }
     if look_only && !upto.is_empty() {
         return Err(Error::Unsupported {
@@ -74,7 +79,7 @@ async fn written_schema(
                     .to_string(),
         });
     }
-    from_footer(table, cache, upto.iter().rev().map(|write| &write.requested)).await
+    from_footer(table, cache, upto.iter().rev().map(|write| &write.requested)).await.map(Ok)
 }
 
 /// The schema of a relation.
@@ -83,11 +88,15 @@ pub(crate) fn relation_schema(schema: Option<&SchemaRef>, meta_columns: bool) ->
     if meta_columns { Arc::new(with_meta_columns(&own)) } else { own }
 }
 
-fn schema_of(table: &Table, requested: &InstantTime, metadata: &CommitMetadata) -> Result<Option<SchemaRef>, Error> {
+fn schema_of(table: &Table, requested: &InstantTime, metadata: &CommitMetadata) -> Resolved<Option<SchemaRef>> {
     let Some(text) = metadata.schema() else { return Ok(None) };
     check_schema_source(&table.url, metadata)?;
-    let schema = arrow_schema(&format!("commit {requested}"), text).map_err(fault(&table.url))?;
-    Ok(Some(Arc::new(without_meta_columns(&schema))))
+    parse(table, &format!("commit {requested}"), text).map(Some)
+}
+
+fn parse(table: &Table, file: &str, text: &str) -> Resolved<SchemaRef> {
+    let schema = arrow_schema(file, text).map_err(fault(&table.url))?;
+    Ok(Arc::new(without_meta_columns(&schema)))
 }
 
 async fn from_footer(

@@ -11,13 +11,16 @@ use tributary_api::timeline::{
     Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline, WindowReport,
 };
 use tributary_hudi::Stores;
-use tributary_types::{Clock, Fault, InstantTime};
+use tributary_hudi::target::CleanMark;
+use tributary_types::{Clock, Cursor, Fault, InstantTime, with_causes};
 
 use crate::cache::Cache;
 use crate::decide::{Facts, Step, Window, decide};
 use crate::facts::Table;
+use crate::headroom::{clean_mark, headroom};
+use crate::left_out::{LeftOut, check_files, leave_out};
 use crate::relations::{Pinning, Relations};
-use crate::schema::{relation_schema, schema_as_of};
+use crate::schema::{Resolved, relation_schema, schema_as_of};
 use crate::settings::Settings;
 use crate::{metrics, read, refuse};
 
@@ -53,22 +56,25 @@ impl Service {
         }
         check_identity(&table, request)?;
         let (window, known) = self.decide(&mut table, request).await?;
-        let schema = schema_as_of(&table, &self.cache, &window.end, request.look_only).await?;
-        let relations = Pinning {
-            table: &table,
-            cache: &self.cache,
-            request,
-            window: &window,
-            schema: relation_schema(schema.as_ref(), request.meta_columns),
+        let mark = clean_mark(&table, &self.cache).await;
+        let planned = match self.pin(&table, request, &window).await? {
+            Ok((schema, relations)) => {
+                Planned { end: table.kind().at(window.end.clone()), window, schema, relations, skipped: None }
+            }
+            Err(why) => {
+                let skipped = Some(with_causes(&why));
+                let LeftOut { window, cursor, schema, relations } = leave_out(request, &window, why)?;
+                Planned { end: cursor, window, schema: Some(schema), relations, skipped }
+            }
         };
-        let relations = relations.pin().await?;
-        let info = self.info(&table, schema).await?;
-        let report = report(&table, &window, &known, &relations);
+        let newest = table.newest_known_change(&known).cloned();
+        let report = report(&table, request, &planned, &known, mark.as_ref());
+        let Planned { end, window, schema, relations, .. } = planned;
         Ok(SourcePlan {
             source: request.source.clone(),
-            table: info,
+            table: info(&table, schema, newest),
             begin: window.begin,
-            end: table.kind().at(window.end),
+            end,
             instants: window.instants,
             has_news: window.has_news,
             limited: window.limited,
@@ -79,6 +85,32 @@ impl Service {
             at_begin: relations.at_begin,
             report,
         })
+    }
+
+    /// Pins the files of a window and resolves its schema; the inner error says why the files and it do not fit.
+    async fn pin(
+        &self,
+        table: &Table,
+        request: &PlanRequest,
+        window: &Window,
+    ) -> Result<Resolved<(Option<SchemaRef>, Relations)>, Error> {
+        let schema = match schema_as_of(table, &self.cache, &window.end, request.look_only).await? {
+            Ok(schema) => schema,
+            Err(why) => return Ok(Err(why)),
+        };
+        let pinning = Pinning {
+            table,
+            cache: &self.cache,
+            request,
+            window,
+            schema: relation_schema(schema.as_ref(), request.meta_columns),
+        };
+        let relations = pinning.pin().await?;
+        if request.fallback_schema.is_some() && !request.look_only {
+            let fit = check_files(self.stores.as_ref(), table, &self.cache, window, &relations).await?;
+            return Ok(fit.map(|()| (schema, relations)));
+        }
+        Ok(Ok((schema, relations)))
     }
 
     /// Reads as few commits as the decision needs.
@@ -104,22 +136,33 @@ impl Service {
             }
         }
     }
+}
 
-    async fn info(&self, table: &Table, schema: Option<SchemaRef>) -> Result<TableInfo, Error> {
-        let config = &table.config;
-        Ok(TableInfo {
-            url: table.url.clone(),
-            name: config.name.clone(),
-            version: config.version,
-            table_type: config.table_type,
-            zone: config.zone,
-            fingerprint: table.fingerprint(),
-            record_key: config.record_key(),
-            partition_by: config.partition_by(),
-            ordering: config.ordering(),
-            schema,
-            newest: table.newest_change(&self.cache).await?,
-        })
+/// What a plan is made of.
+struct Planned {
+    window: Window,
+    /// Its end as a cursor.
+    end: Cursor,
+    schema: Option<SchemaRef>,
+    relations: Relations,
+    /// Why the source was left out.
+    skipped: Option<String>,
+}
+
+fn info(table: &Table, schema: Option<SchemaRef>, newest: Option<InstantFact>) -> TableInfo {
+    let config = &table.config;
+    TableInfo {
+        url: table.url.clone(),
+        name: config.name.clone(),
+        version: config.version,
+        table_type: config.table_type,
+        zone: config.zone,
+        fingerprint: table.fingerprint(),
+        record_key: config.record_key(),
+        partition_by: config.partition_by(),
+        ordering: config.ordering(),
+        schema,
+        newest,
     }
 }
 
@@ -128,8 +171,8 @@ impl Timeline for Service {
     async fn describe(&self, url: &str) -> Result<TableInfo, Error> {
         let table = self.open(url, "the request").await?;
         let newest = table.writes.last().map_or_else(InstantTime::init, |write| write.completed.clone());
-        let schema = schema_as_of(&table, &self.cache, &newest, false).await?;
-        self.info(&table, schema).await
+        let schema = schema_as_of(&table, &self.cache, &newest, false).await??;
+        Ok(info(&table, schema, table.newest_change(&self.cache).await?))
     }
 
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {
@@ -169,7 +212,14 @@ fn check_identity(table: &Table, request: &PlanRequest) -> Result<(), Error> {
 }
 
 /// Figures of a window (W16). Commits that nobody had to look into count as ones that changed rows.
-fn report(table: &Table, window: &Window, known: &HashMap<InstantTime, bool>, relations: &Relations) -> WindowReport {
+fn report(
+    table: &Table,
+    request: &PlanRequest,
+    planned: &Planned,
+    known: &HashMap<InstantTime, bool>,
+    mark: Option<&CleanMark>,
+) -> WindowReport {
+    let Planned { window, relations, .. } = planned;
     let after: Vec<&InstantFact> = table.writes.iter().filter(|write| write.completed > window.end).collect();
     let pinned = [&relations.changed, &relations.at_end, &relations.at_begin];
     let splits = || pinned.iter().filter_map(|relation| relation.as_ref()).flat_map(|r: &Relation| &r.splits);
@@ -184,11 +234,13 @@ fn report(table: &Table, window: &Window, known: &HashMap<InstantTime, bool>, re
         oldest_pending: table.pending.first().map(|(at, _)| at.clone()),
         lag_instants: after.iter().filter(|write| known.get(&write.requested) != Some(&false)).count(),
         lag_seconds: lag_seconds(table, window, &after),
-        headroom_instants: table.writes.len() - after.len(),
+        headroom_instants: headroom(&table.writes, &window.end, mark, request.views.begin),
         late_delivered: window.late.clone(),
         begin_requested: window.begin.as_ref().and_then(|begin| requested(begin.instant())),
         end_requested: requested(&window.end),
         not_a_cut: false,
+        waits_for: window.waits_for.clone(),
+        skipped: planned.skipped.clone(),
     }
 }
 

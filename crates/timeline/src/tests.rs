@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Real tables, written by Spark, against what Spark reads in them.
 
+mod costs;
 mod json;
+mod left_out;
 mod merge_on_read;
 mod merge_on_read_v6;
 mod oracle;
+mod rewrites;
 mod tables;
 mod version_six;
 
@@ -52,6 +55,7 @@ fn request(url: &str, begin: Begin) -> PlanRequest {
         views: Views { changed: true, end: false, begin: false },
         meta_columns: true,
         look_only: false,
+        fallback_schema: None,
     }
 }
 

@@ -4,7 +4,7 @@
 //! The structured form is the truth and sits in every cursor commit under [`checkpoint_key`]. The flat form beside
 //! it is what a Java Hudi Streamer job would have written, so that such a job can go on from our commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,19 @@ pub struct Checkpoint {
     /// The newest request ids with the instants that answered them, oldest first.
     #[serde(default)]
     pub requests: Vec<RequestRecord>,
+    /// Entries of `sources` that cannot be used, by name. They are passed on as they are, so that whoever reads the
+    /// cursors in another process finds them too; a new commit has none.
+    #[serde(skip)]
+    pub malformed: BTreeMap<String, MalformedEntry>,
+}
+
+/// An entry of a checkpoint's sources that is not what this version writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MalformedEntry {
+    /// What is wrong with it.
+    pub detail: String,
+    /// The entry as JSON.
+    text: String,
 }
 
 /// One answered request.
@@ -114,6 +127,13 @@ pub struct SourceCheckpoint {
     pub as_of: Option<Cursor>,
     /// Identity of the table that was read, so that another table at the same path is noticed.
     pub fingerprint: String,
+    /// Where the table was (see [`same_location`]); absent in commits of versions that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The schema it was read with, as an Avro record; absent for a look-up, for a table without a schema, and in
+    /// commits of versions that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
     /// The newest delivered instants (requested times), oldest first, at most [`RECENT_INSTANTS`].
     #[serde(default)]
     pub recent: Vec<InstantTime>,
@@ -123,7 +143,10 @@ pub struct SourceCheckpoint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
     /// Not the JSON this version writes.
-    #[error("the cursors of pipeline `{pipeline}` in commit {instant} are malformed: {detail}")]
+    #[error(
+        "the cursors of pipeline `{pipeline}` in commit {instant} are malformed: {detail}. Restore the file of that \
+         commit from a copy, or give the pipeline another name: its sources then begin at their `start`"
+    )]
     Malformed {
         /// Whose cursors.
         pipeline: PipelineName,
@@ -158,23 +181,34 @@ impl Checkpoint {
             sources: BTreeMap::new(),
             tokens: BTreeMap::new(),
             requests: Vec::new(),
+            malformed: BTreeMap::new(),
         }
     }
 
     /// The JSON that goes into the commit.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("a checkpoint has only string keys, so it always serialises")
+        let text = serde_json::to_string(self).expect("a checkpoint has only string keys, so it always serialises");
+        if self.malformed.is_empty() { text } else { self.with_malformed(&text).unwrap_or(text) }
     }
 
-    /// Reads what [`Checkpoint::to_json`] wrote. One malformed entry makes the whole checkpoint unusable: a batch
-    /// must never run with some of its cursors.
+    fn with_malformed(&self, text: &str) -> Option<String> {
+        let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
+        let sources = value.get_mut("sources")?.as_object_mut()?;
+        for (name, entry) in &self.malformed {
+            sources.insert(name.clone(), serde_json::from_str(&entry.text).ok()?);
+        }
+        Some(value.to_string())
+    }
+
+    /// Reads what [`Checkpoint::to_json`] wrote. Entries of sources that are malformed are set aside in
+    /// [`Checkpoint::malformed`], the others survive; whoever plans a batch decides what that means for it.
     pub fn from_json(pipeline: &PipelineName, instant: &InstantTime, text: &str) -> Result<Self, CheckpointError> {
         let malformed = |detail: String| CheckpointError::Malformed {
             pipeline: pipeline.clone(),
             instant: instant.clone(),
             detail,
         };
-        let value: serde_json::Value = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
+        let mut value: serde_json::Value = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
         match value.get("format").and_then(serde_json::Value::as_u64) {
             Some(found) if found == u64::from(FORMAT) => {}
             Some(found) => {
@@ -182,20 +216,26 @@ impl Checkpoint {
             }
             None => return Err(malformed("`format` is missing".to_string())),
         }
-        // Each source on its own first, so that the error names the one that is wrong.
-        if let Some(sources) = value.get("sources").and_then(serde_json::Value::as_object) {
-            let bad: Vec<String> = sources
-                .iter()
-                .filter_map(|(name, entry)| {
-                    let parsed = serde_json::from_value::<SourceCheckpoint>(entry.clone());
-                    parsed.err().map(|e| format!("source `{name}`: {e}"))
-                })
-                .collect();
-            if !bad.is_empty() {
-                return Err(malformed(bad.join("; ")));
+        let Some(serde_json::Value::Object(entries)) = value.get_mut("sources").map(serde_json::Value::take) else {
+            return Err(malformed("`sources` is missing".to_string()));
+        };
+        value["sources"] = serde_json::json!({});
+        let mut checkpoint: Checkpoint = serde_json::from_value(value).map_err(|e| malformed(e.to_string()))?;
+        let twice = repeated_sources(text);
+        for (name, entry) in entries {
+            match parse_entry(&name, &entry).and_then(|known| match twice.contains(&name) {
+                true => Err("it is there twice".to_string()),
+                false => Ok(known),
+            }) {
+                Ok((name, entry)) => {
+                    checkpoint.sources.insert(name, entry);
+                }
+                Err(detail) => {
+                    checkpoint.malformed.insert(name, MalformedEntry { detail, text: entry.to_string() });
+                }
             }
         }
-        serde_json::from_value(value).map_err(|e| malformed(e.to_string()))
+        Ok(checkpoint)
     }
 
     /// What the ids that this checkpoint carries say about `request`.
@@ -228,6 +268,71 @@ impl Checkpoint {
         let surplus = self.requests.len().saturating_sub(REQUESTS_KEPT);
         self.requests.drain(..surplus);
     }
+}
+
+fn parse_entry(name: &str, entry: &serde_json::Value) -> Result<(SourceName, SourceCheckpoint), String> {
+    let name = SourceName::new(name).map_err(|e| e.to_string())?;
+    let entry = serde_json::from_value(entry.clone()).map_err(|e| e.to_string())?;
+    Ok((name, entry))
+}
+
+/// Names that stand more than once in the `sources` of a checkpoint's JSON: of two entries nobody can say which one
+/// holds.
+fn repeated_sources(text: &str) -> BTreeSet<String> {
+    #[derive(Deserialize)]
+    struct Sources {
+        sources: Names,
+    }
+    let sources: Result<Sources, _> = serde_json::from_str(text);
+    let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
+    for name in sources.map(|found| found.sources.0).unwrap_or_default() {
+        if !seen.insert(name.clone()) {
+            twice.insert(name);
+        }
+    }
+    twice
+}
+
+/// The keys of a JSON object, each as often as it is there.
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+
+        impl<'de> serde::de::Visitor<'de> for Keys {
+            type Value = Names;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+                let mut names = Vec::new();
+                while let Some((name, _)) = map.next_entry::<String, serde::de::IgnoredAny>()? {
+                    names.push(name);
+                }
+                Ok(Names(names))
+            }
+        }
+
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+/// A location without what does not make it another one: a `file://` in front, slashes at the end.
+pub fn location_of(path: &str) -> &str {
+    let path = path.trim();
+    let path = path.strip_prefix("file://").unwrap_or(path);
+    match path.trim_end_matches('/') {
+        "" => path,
+        trimmed => trimmed,
+    }
+}
+
+/// Whether two paths or URLs name one place, as far as their text tells.
+pub fn same_location(one: &str, other: &str) -> bool {
+    location_of(one) == location_of(other)
 }
 
 /// The flat form of `sources`: the metadata key and its value. `None` when there is no cursor to write.
@@ -283,6 +388,8 @@ mod tests {
             window: None,
             as_of: None,
             fingerprint: "f".to_string(),
+            path: Some("/lake/f".to_string()),
+            schema: Some("{}".to_string()),
             recent: Vec::new(),
         }
     }
@@ -324,15 +431,63 @@ mod tests {
         assert!(answered.is_of_another("e") && !answered.is_of_another("d"));
     }
 
+    fn read(text: &str) -> Result<Checkpoint, CheckpointError> {
+        Checkpoint::from_json(&pipeline(), &instant(), text)
+    }
+
     #[test]
-    fn one_malformed_source_fails_the_whole_checkpoint_and_is_named() {
+    fn a_malformed_entry_is_set_aside_by_name_and_the_good_ones_survive() {
         let mut checkpoint = Checkpoint::first("b".to_string());
         checkpoint.sources.insert(name("good"), source("completed:20250606182826197"));
-        checkpoint.sources.insert(name("users"), source("completed:20250606182826197"));
-        let text = checkpoint.to_json().replacen("completed:20250606182826197\",\"fingerprint", "x\",\"fingerprint", 1);
-        let refused = Checkpoint::from_json(&pipeline(), &instant(), &text).unwrap_err().to_string();
-        assert!(refused.contains("source `good`"), "{refused}");
-        assert!(!refused.contains("source `users`"), "{refused}");
+        checkpoint.sources.insert(name("users"), source("completed:20250606182826198"));
+        for (damage, said) in [
+            ("\"completed:20250606182826198\"", "\"x\""),
+            ("\"completed:20250606182826198\"", "\"\""),
+            ("\"completed:20250606182826198\"", "7"),
+            ("\"cursor\":\"completed:20250606182826198\"", "\"cursr\":1"),
+        ] {
+            let found = read(&checkpoint.to_json().replacen(damage, said, 1)).unwrap();
+            assert_eq!(found.sources.keys().map(SourceName::as_str).collect::<Vec<_>>(), ["good"], "{said}");
+            assert_eq!(found.malformed.keys().collect::<Vec<_>>(), ["users"], "{said}");
+            // As another process gets it.
+            assert_eq!(read(&found.to_json()).unwrap(), found, "{said}");
+        }
+        let misnamed = read(&checkpoint.to_json().replacen("\"users\"", "\"us=ers\"", 1)).unwrap();
+        assert_eq!((misnamed.sources.len(), misnamed.malformed.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_source_that_is_there_twice_is_malformed() {
+        let mut checkpoint = Checkpoint::first("b".to_string());
+        checkpoint.sources.insert(name("a"), source("completed:20250606182826197"));
+        checkpoint.sources.insert(name("b"), source("completed:20250606182826198"));
+        let found = read(&checkpoint.to_json().replacen("\"b\":{", "\"a\":{", 1)).unwrap();
+        assert!(found.sources.is_empty());
+        assert!(found.malformed["a"].detail.contains("twice"), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_no_checkpoint_at_all_is_an_error_that_says_what_to_do() {
+        for text in ["", "{}", "[]", "{\"format\":1}", "{\"format\":1,\"sources\":3}"] {
+            let refused = read(text).unwrap_err().to_string();
+            assert!(refused.contains(instant().as_str()) && refused.contains("Restore the file"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn an_entry_of_an_older_version_has_no_path_and_no_schema() {
+        let mut checkpoint = Checkpoint::first("b".to_string());
+        checkpoint.sources.insert(name("a"), source("completed:20250606182826197"));
+        let text = checkpoint.to_json().replace("\"path\":\"/lake/f\",\"schema\":\"{}\",", "");
+        let found = read(&text).unwrap();
+        assert_eq!((&found.sources[&name("a")].path, &found.sources[&name("a")].schema), (&None, &None));
+    }
+
+    #[test]
+    fn a_location_is_the_same_with_and_without_its_scheme_and_trailing_slashes() {
+        assert!(same_location("/lake/a/", "file:///lake/a") && same_location("s3://b/a", "s3://b/a//"));
+        assert!(!same_location("/lake/a", "/lake/b"));
+        assert!(same_location("/", "/"));
     }
 
     #[test]

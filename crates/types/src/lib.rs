@@ -17,8 +17,9 @@ mod outcome;
 pub mod pipeline;
 
 pub use checkpoint::{
-    Answer, Checkpoint, CheckpointError, FLAT_KEY, FLAT_KEY_V2, RECENT_INSTANTS, REQUESTS_KEPT, RequestRecord,
-    SourceCheckpoint, checkpoint_key, flat_form, parse_flat_form, pipeline_of_key,
+    Answer, Checkpoint, CheckpointError, FLAT_KEY, FLAT_KEY_V2, MalformedEntry, RECENT_INSTANTS, REQUESTS_KEPT,
+    RequestRecord, SourceCheckpoint, checkpoint_key, flat_form, location_of, parse_flat_form, pipeline_of_key,
+    same_location,
 };
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use cursor::{Cursor, CursorError, CursorKind, Window};

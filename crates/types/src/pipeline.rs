@@ -15,8 +15,10 @@ use crate::cursor::Cursor;
 use crate::instant::InstantTime;
 use crate::names::{PipelineName, SourceName};
 
+mod policies;
 mod services;
 
+pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
 pub use services::Services;
 
 /// A whole pipeline.
@@ -28,7 +30,8 @@ pub struct Pipeline {
     /// What holds between the sources of one batch.
     #[serde(default)]
     pub consistency: Consistency,
-    /// Accept, once, that positions such as `<SRC_0>` are bound to other sources than in the last commit.
+    /// Accept, once, that positions such as `<SRC_0>` are bound to other sources than in the last commit, and that a
+    /// source's table lies elsewhere than it did then.
     #[serde(default)]
     pub accept_binding_change: bool,
     /// The tables that are read, in order.
@@ -84,6 +87,12 @@ pub struct Source {
     /// What to do when a commit that completed inside a window already read shows up.
     #[serde(default)]
     pub on_late_instant: OnLate,
+    /// What to do when the target's entry for the source cannot be read.
+    #[serde(default)]
+    pub on_malformed_cursor: OnMalformedCursor,
+    /// Leave the source out of a batch, its cursor where it is, when its files do not fit the table's schema.
+    #[serde(default)]
+    pub skip_on_schema_failure: bool,
     /// Show the five `_hoodie_*` columns to SQL.
     #[serde(default)]
     pub meta_columns: bool,
@@ -180,37 +189,6 @@ impl From<Start> for String {
     fn from(start: Start) -> Self {
         start.to_string()
     }
-}
-
-/// What to do with a stale cursor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnStale {
-    /// Fail, naming the earliest readable instant.
-    #[default]
-    Fail,
-}
-
-/// What to do when completed commits follow a pending one, where commits are read in the order of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnHole {
-    /// End the window before the pending commit, and wait.
-    #[default]
-    Block,
-    /// Fail, naming it.
-    Fail,
-}
-
-/// What to do with a late instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnLate {
-    /// Fail, naming it.
-    #[default]
-    Fail,
-    /// Deliver its rows with this batch.
-    Deliver,
 }
 
 /// What to do when no placeholder uses a source.
@@ -567,6 +545,13 @@ impl Pipeline {
             if source.num_instants == 0 {
                 problems.push(format!("source `{}`: `num_instants` must be greater than 0", source.name));
             }
+            if source.skip_on_schema_failure && source.read == ReadMode::Snapshot {
+                problems.push(format!(
+                    "source `{}`: `skip_on_schema_failure` does not go with `read = \"snapshot\"`: a look-up that is left \
+                     out would look as if its table were empty",
+                    source.name
+                ));
+            }
         }
     }
 
@@ -695,8 +680,9 @@ mod tests {
         pipeline.sources[0].num_instants = 0;
         pipeline.target.record_key.clear();
         pipeline.target.path = "/a/".to_string();
+        pipeline.sources[1].skip_on_schema_failure = true;
         let problems = pipeline.validate().join("\n");
-        for part in ["no SQL", "num_instants", "record_key", "would read itself"] {
+        for part in ["no SQL", "num_instants", "record_key", "would read itself", "skip_on_schema_failure"] {
             assert!(problems.contains(part), "{part} missing in:\n{problems}");
         }
     }

@@ -96,6 +96,7 @@ impl Slice {
             logs: LogScan {
                 group: "p/f-0".to_string(),
                 files: names,
+                torn: Torn::Refused,
                 counted: None,
                 rules: MergeRules { ordering: Some(vec!["ts".to_string()]), delete_marker: None },
             },

@@ -40,6 +40,8 @@ fn resolved() -> Resolved {
             window: None,
             as_of: None,
             fingerprint: "f".to_string(),
+            path: Some("/lake/orders".to_string()),
+            schema: Some("{}".to_string()),
             recent: vec!["20250606182826197".parse().unwrap()],
         },
     )]);

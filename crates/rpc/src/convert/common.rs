@@ -92,6 +92,8 @@ pub fn report_to_proto(report: &WindowReport) -> common::WindowReport {
         begin_requested: text(report.begin_requested.as_ref()),
         end_requested: text(report.end_requested.as_ref()),
         not_a_cut: report.not_a_cut,
+        waits_for: text(report.waits_for.as_ref()),
+        skipped: report.skipped.clone().unwrap_or_default(),
     }
 }
 
@@ -109,5 +111,7 @@ pub fn report_from_proto(report: common::WindowReport) -> Result<WindowReport, M
         begin_requested: optional(&report.begin_requested, "begin_requested")?,
         end_requested: optional(&report.end_requested, "end_requested")?,
         not_a_cut: report.not_a_cut,
+        waits_for: optional(&report.waits_for, "waits_for")?,
+        skipped: Some(report.skipped).filter(|why| !why.is_empty()),
     })
 }

@@ -3,7 +3,8 @@
 
 use tributary_api::predicate::Op;
 use tributary_types::pipeline::{
-    Consistency, OnHole, OnLate, OnNullKey, OnStale, OnUnused, Operation, ReadMode, SourceKind, TableType, Writers,
+    Consistency, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, ReadMode, SourceKind,
+    TableType, Writers,
 };
 use tributary_types::{Code, Outcome, Retry, Stage, Zone};
 
@@ -69,6 +70,7 @@ wire_enums! {
     SourceKind = coordinator::SourceKind, unspecified is Hudi { Hudi }
     ReadMode = coordinator::ReadMode, unspecified is Incremental { Incremental, Snapshot }
     OnStale = coordinator::OnStale, unspecified is Fail { Fail }
+    OnMalformedCursor = coordinator::OnMalformedCursor, unspecified is Fail { Fail, Start }
     OnUnused = coordinator::OnUnused, unspecified is Fail { Fail, Allow }
     Writers = coordinator::Writers, unspecified is Exclusive { Exclusive }
 }

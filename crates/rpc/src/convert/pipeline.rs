@@ -71,6 +71,8 @@ fn source_to_proto(source: &Source) -> proto::Source {
         meta_columns: source.meta_columns,
         unused: source.unused.to_wire(),
         on_hole: source.on_hole.to_wire(),
+        on_malformed_cursor: source.on_malformed_cursor.to_wire(),
+        skip_on_schema_failure: source.skip_on_schema_failure,
     }
 }
 
@@ -85,6 +87,8 @@ fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
         on_stale: WireEnum::from_wire(source.on_stale)?,
         on_hole: WireEnum::from_wire(source.on_hole)?,
         on_late_instant: WireEnum::from_wire(source.on_late_instant)?,
+        on_malformed_cursor: WireEnum::from_wire(source.on_malformed_cursor)?,
+        skip_on_schema_failure: source.skip_on_schema_failure,
         meta_columns: source.meta_columns,
         unused: WireEnum::from_wire(source.unused)?,
     })

@@ -7,8 +7,8 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, Limits, OnHole, OnLate, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode,
-    Services, Source, SourceKind, Span, Start, TableType, Target, Transform, Writers,
+    ByteSize, Consistency, Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation,
+    Pipeline, ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target, Transform, Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
@@ -41,6 +41,7 @@ fn every_value_of_every_enum_crosses() {
     crosses::<ReadMode>();
     crosses::<OnStale>();
     crosses::<OnUnused>();
+    crosses::<OnMalformedCursor>();
     crosses::<Writers>();
     crosses::<Zone>();
     crosses::<Op>();
@@ -67,6 +68,8 @@ fn source(name: &str, start: Option<Start>) -> Source {
         on_stale: OnStale::Fail,
         on_hole: OnHole::Fail,
         on_late_instant: OnLate::Deliver,
+        on_malformed_cursor: OnMalformedCursor::Start,
+        skip_on_schema_failure: true,
         meta_columns: true,
         unused: OnUnused::Allow,
     }
@@ -165,6 +168,8 @@ fn report() -> WindowReport {
         begin_requested: Some("20250606182826195".parse().unwrap()),
         end_requested: Some("20250606182826196".parse().unwrap()),
         not_a_cut: true,
+        waits_for: Some("20250606182826199".parse().unwrap()),
+        skipped: Some("column `a` is Utf8".to_string()),
     }
 }
 

@@ -89,6 +89,7 @@ pub fn window_request_to_proto(request: &PlanRequest) -> proto::PlanWindowReques
         meta_columns: request.meta_columns,
         on_hole: request.on_hole.to_wire(),
         look_only: request.look_only,
+        fallback_schema: request.fallback_schema.as_ref().map(|schema| schema_to_bytes(schema)),
     }
 }
 
@@ -109,6 +110,10 @@ pub fn window_request_from_proto(request: proto::PlanWindowRequest) -> Result<Pl
         views: views_from_proto(request.views),
         meta_columns: request.meta_columns,
         look_only: request.look_only,
+        fallback_schema: request
+            .fallback_schema
+            .map(|bytes| schema_from_bytes(bytes, "fallback_schema"))
+            .transpose()?,
     })
 }
 
@@ -280,6 +285,7 @@ fn logs_to_proto(logs: &Logs) -> proto::Logs {
         ordering: logs.ordering.clone().map(|columns| proto::Ordering { columns }),
         delete_marker: marker.map(|(column, value)| proto::DeleteMarker { column, value }),
         blocks_before: before.map(ToString::to_string),
+        layout: logs.layout,
     }
 }
 
@@ -287,6 +293,7 @@ fn logs_from_proto(logs: proto::Logs, blocks: Option<Arc<Blocks>>) -> Logs {
     Logs {
         files: logs.files.into_iter().map(|file| LogFile { path: file.path, bytes: file.bytes }).collect(),
         ordering: logs.ordering.map(|ordering| ordering.columns),
+        layout: logs.layout,
         delete_marker: logs.delete_marker.map(|marker| (marker.column, marker.value)),
         blocks,
     }

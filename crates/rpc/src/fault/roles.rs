@@ -140,6 +140,8 @@ role_error! { coordinator::Error, "coordinator":
     "TARGET_MISMATCH" => Target { url, what }
     "BINDING_CHANGED" => Binding { instant }
     "START_MISSING" => NoStart { source_name }
+    "CURSOR_MALFORMED" => MalformedCursor { source_name, instant, detail }
+    "SOURCE_MOVED" => Moved { source_name, instant, before, now }
     "TARGET_CONFLICT" => Conflict { url, what }
     "COMMIT_UNKNOWN" => Unknown { url, instant; source }
     "BATCH_GONE" => Gone { name, what }

@@ -123,6 +123,8 @@ fn coordinator_errors() -> Vec<coordinator::Error> {
         E::Target { url: s("/t"), what: s("w") },
         E::Binding { instant: instant() },
         E::NoStart { source_name: source_name() },
+        E::MalformedCursor { source_name: source_name(), instant: instant(), detail: s("d") },
+        E::Moved { source_name: source_name(), instant: instant(), before: s("/a"), now: s("/b") },
         E::Conflict { url: s("/t"), what: s("w") },
         E::Unknown { url: s("/t"), instant: instant(), source: boxed() },
         E::Gone { name: s("p/r"), what: s("w") },

@@ -90,6 +90,7 @@ fn logs(before: Option<&str>, listed: &[&str]) -> Option<Logs> {
     let blocks = Blocks { before: before.map(instant), listed: listed.iter().map(|time| instant(time)).collect() };
     Some(Logs {
         files: vec![LogFile { path: "day=1/.f_1.log.1_0-0-0".to_string(), bytes: 9 }],
+        layout: 2,
         ordering: Some(vec!["ts".to_string()]),
         delete_marker: Some(("op".to_string(), "D".to_string())),
         blocks: Some(Arc::new(blocks)),
@@ -195,6 +196,7 @@ fn plan_request(begin: Begin) -> PlanRequest {
         views: Views { changed: true, end: false, begin: true },
         meta_columns: true,
         look_only: true,
+        fallback_schema: Some(rows(&[]).schema()),
     }
 }
 

@@ -55,18 +55,23 @@ impl Limit {
         self.ceiling_millis.is_none_or(|ceiling| at.epoch_millis(self.zone).is_none_or(|millis| millis <= ceiling))
     }
 
+    /// The pending instant that ends the window although completed commits follow it.
+    pub(super) fn waits_for(&self, facts: &Facts<'_>) -> Option<InstantTime> {
+        let follows = |hole: &InstantTime| facts.writes.iter().any(|write| write.requested > *hole);
+        self.hole.clone().filter(follows)
+    }
+
     fn check_hole(&self, request: &PlanRequest, facts: &Facts<'_>) -> Result<(), Error> {
-        let Some(hole) = &self.hole else { return Ok(()) };
         if request.on_hole == OnHole::Block || request.lookup {
             return Ok(());
         }
-        match facts.writes.iter().any(|write| write.requested > *hole) {
-            false => Ok(()),
-            true => Err(Error::Hole {
+        match self.waits_for(facts) {
+            None => Ok(()),
+            Some(hole) => Err(Error::Hole {
                 source_name: request.source.clone(),
                 url: request.url.clone(),
-                instant: hole.clone(),
-                action: facts.pending.iter().find(|(at, _)| at == hole).map(|(_, it)| it.clone()).unwrap_or_default(),
+                action: facts.pending.iter().find(|(at, _)| *at == hole).map(|(_, it)| it.clone()).unwrap_or_default(),
+                instant: hole,
             }),
         }
     }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 use arrow::datatypes::Schema;
 use tributary_hudi::{
     CommitMetadata, FileScan, FileSlice, LogNames, LogScan, MergeRules, Storage, Stores, TableConfig,
-    Timeline as HudiTimeline, arrow_schema, completed_replacements, completions_for, list_files, open_scan, open_slice,
-    read_metadata, replaced_groups, select_slices, with_meta_columns, without_meta_columns,
+    Timeline as HudiTimeline, Torn, arrow_schema, completed_replacements, completions_for, list_files, open_scan,
+    open_slice, read_metadata, replaced_groups, select_slices, with_meta_columns, without_meta_columns,
 };
 use tributary_types::InstantTime;
 
@@ -84,6 +84,7 @@ impl Table {
         LogScan {
             group: slice.group.1.clone(),
             files: slice.logs.iter().map(|log| log.path.clone()).collect(),
+            torn: Torn::PassedOver,
             counted: Some(counted),
             rules: MergeRules::of(&self.config).unwrap(),
         }

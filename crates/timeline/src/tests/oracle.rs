@@ -363,3 +363,31 @@ async fn a_beginning_whose_files_were_cleaned_is_stale_when_the_query_asks_for_i
         }
     }
 }
+
+#[tokio::test]
+async fn headroom_is_how_many_states_the_cleaner_left_whole() {
+    for name in ["cow_v9_archived", "cow_v6_archived", "mor_v9_cleaned"] {
+        let oracle = Oracle::unpack(name);
+        let service = service();
+        let clock = if name.contains("_v6_") { "requested" } else { "completed" };
+        let writes = oracle.expected["instants"].as_array().unwrap().iter();
+        let writes = writes.filter(|it| it["action"] != "clean" && it["archived"] == false);
+        let mut wholes = 0;
+        for end in writes.map(|write| write[clock].as_str().unwrap()) {
+            // Nothing is delivered: only where the source stands then.
+            let at = |begin| PlanRequest {
+                pinned_end: Some(oracle.cursor(end)),
+                views: Views { changed: true, end: false, begin },
+                ..request(&oracle.url(), Begin::After(oracle.cursor(end)))
+            };
+            let plan = service.plan(at(false)).await.unwrap();
+            let with_begin = service.plan(at(true)).await;
+            wholes += usize::from(with_begin.is_ok());
+            assert_eq!(plan.report.headroom_instants, wholes, "{name} at {end}: {with_begin:?}");
+            if let Ok(plan) = with_begin {
+                assert_eq!(plan.report.headroom_instants, wholes - 1, "{name} at {end}, with its beginning");
+            }
+        }
+        assert_eq!(wholes, 3, "{name}");
+    }
+}

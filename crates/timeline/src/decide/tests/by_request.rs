@@ -93,6 +93,15 @@ fn a_commit_that_was_pending_behind_the_cursor_is_late_and_holds_nobody_up() {
 }
 
 #[test]
+fn a_pending_commit_is_waited_for_once_others_follow_it() {
+    let waits_for =
+        |done: &[(u32, bool)], pending: &[u32]| Table::six(done, pending).window(&request(Begin::Earliest)).waits_for;
+    assert_eq!(waits_for(&[(1, true), (4, true)], &[3]), Some(at(3)));
+    assert_eq!(waits_for(&[(1, true), (2, true)], &[3]), None, "nothing follows it");
+    assert_eq!(waits_for(&[(1, true)], &[]), None);
+}
+
+#[test]
 fn a_window_that_is_planned_again_ends_where_it_ended_whatever_is_pending_now() {
     let table = Table::six(&[(1, true), (2, true), (4, true)], &[]);
     let pinned = |end: Cursor| PlanRequest { pinned_end: Some(end), ..request(Begin::Earliest) };

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is said of a window besides its rows.
+
+use serde::{Deserialize, Serialize};
+use tributary_types::InstantTime;
+
+/// Figures of one window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowReport {
+    /// Data commits in the window.
+    pub instants: usize,
+    /// Base and log files pinned for all relations.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Oldest pending data instant on the timeline.
+    pub oldest_pending: Option<InstantTime>,
+    /// Data commits after the window's end that are complete already.
+    pub lag_instants: usize,
+    /// Seconds between the window's end and the newest complete commit.
+    pub lag_seconds: u64,
+    /// How many commits the archiver and the cleaner, whichever is further, may still pass before the next batch of
+    /// this source could not be read.
+    pub headroom_instants: usize,
+    /// Late instants that were delivered on request.
+    pub late_delivered: Vec<InstantTime>,
+    /// Requested time of the commit that the window begins after, where it is known.
+    pub begin_requested: Option<InstantTime>,
+    /// Requested time of the commit that the window ends with, where it is known.
+    pub end_requested: Option<InstantTime>,
+    /// The shared ceiling of an aligned batch is no cut: this table orders its commits by request while another source
+    /// of the batch orders them by completion.
+    pub not_a_cut: bool,
+    /// A pending instant that completed commits wait for, where commits are read in the order of requests.
+    #[serde(default)]
+    pub waits_for: Option<InstantTime>,
+    /// Why the source was left out: its files do not fit the table's schema, so its relations are empty and its cursor
+    /// stays.
+    #[serde(default)]
+    pub skipped: Option<String>,
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is reported of each source besides its rows, as metrics of the process.
+
+use std::fs;
+
+use serde_json::json;
+use tributary_types::{InstantTime, Outcome, Zone};
+
+use crate::support::{Lake, fixtures, pipeline, roles, run};
+
+const SIX: &str = "cow_v6_updates";
+const NINE: &str = "cow_v9_updates";
+
+/// Seconds since the epoch of an instant that Spark wrote.
+fn seconds(name: &str, number: usize, clock: &str) -> f64 {
+    let file = fixtures().join(format!("tables/{name}.expected.json"));
+    let spark: serde_json::Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    let instant: InstantTime = spark["instants"][number][clock].as_str().unwrap().parse().unwrap();
+    instant.epoch_millis(Zone::Utc).unwrap() as f64 / 1000.0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn begin_end_pending_lag_and_headroom_of_each_source_are_metrics_with_help_and_at_zero() {
+    let Some(recorded) = tributary_server::telemetry::record_metrics() else {
+        panic!("another test of this process records metrics");
+    };
+    let lake = Lake::new();
+    for name in [SIX, NINE] {
+        tributary_testkit::unpack_zip(&fixtures().join(format!("tables/{name}.zip")), lake.dir());
+    }
+    let pipeline = pipeline(json!({
+        "name": "reported",
+        "source": [
+            {"name": "six", "path": lake.path(SIX), "start": "earliest", "num_instants": 2},
+            {"name": "nine", "path": lake.path(NINE), "start": "earliest", "num_instants": 2},
+        ],
+        "transform": [{"sql": "SELECT s.id, s.score FROM <SRC:six> s LEFT JOIN <SRC:nine> n ON s.id = n.id"}],
+        "target": {"path": lake.path("out"), "table_name": "t", "record_key": ["id"]},
+    }));
+    let roles = roles();
+    let batch = run(&roles, &pipeline, "r1").await;
+    assert_eq!(batch.outcome, Some(Outcome::Committed), "{:?}", batch.error);
+    let text = recorded.render();
+    let value = |name: &str, source: &str, clock: Option<&str>| -> f64 {
+        let all = [r#"pipeline="reported""#.to_string(), format!("source=\"{source}\"")];
+        let labels: Vec<String> = all.into_iter().chain(clock.map(|clock| format!("clock=\"{clock}\""))).collect();
+        let is_it = |line: &&str| {
+            line.starts_with(&format!("tributary_coordinator_source_{name}{{"))
+                && labels.iter().all(|label| line.contains(label.as_str()))
+        };
+        let found: Vec<&str> = text.lines().filter(is_it).collect();
+        assert_eq!(found.len(), 1, "{name} {source} {clock:?}: {found:?}");
+        found[0].rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    for (name, expected) in [
+        ("window_instants", 2.0),
+        ("lag_instants", 4.0),
+        ("headroom_instants", 2.0),
+        ("oldest_pending_timestamp_seconds", 0.0),
+        ("schema_skips_total", 0.0),
+    ] {
+        for source in ["six", "nine"] {
+            assert_eq!(value(name, source, None), expected, "{name} {source}");
+        }
+    }
+    for (source, table, lag_clock) in [("six", SIX, "requested"), ("nine", NINE, "completed")] {
+        assert!(value("rows_total", source, None) > 0.0 && value("window_bytes", source, None) > 0.0);
+        let lag = seconds(table, 5, lag_clock) - seconds(table, 1, lag_clock);
+        assert_eq!(value("lag_seconds", source, None), lag.floor(), "{source}");
+        for clock in ["requested", "completed"] {
+            assert_eq!(value("begin_timestamp_seconds", source, Some(clock)), 0.0, "from the first commit on");
+        }
+        assert_eq!(value("end_timestamp_seconds", source, Some("requested")), seconds(table, 1, "requested"));
+    }
+    assert_eq!(value("end_timestamp_seconds", "nine", Some("completed")), seconds(NINE, 1, "completed"));
+    assert_eq!(value("end_timestamp_seconds", "six", Some("completed")), 0.0, "version 6 has no completion times");
+    for (name, help) in tributary_coordinator_help() {
+        let described =
+            text.lines().any(|line| line.starts_with(&format!("# HELP {name} ")) && line.len() > name.len() + 12);
+        assert!(described, "{name} ({help}) has no help text");
+    }
+}
+
+/// Names of the metrics of sources; the help text of each stands in the rendered page.
+fn tributary_coordinator_help() -> Vec<(&'static str, &'static str)> {
+    tributary_server::telemetry::source_metrics().to_vec()
+}
