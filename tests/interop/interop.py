@@ -206,6 +206,31 @@ class Interop(unittest.TestCase):
     def test_bulk_insert_into_a_partitioned_target(self):
         self.append_in_two_rounds("bulk_insert", partition=["day"], ordering="ts")
 
+    def test_deletes_and_overwrites(self):
+        columns = "id string, day string, value long, ts long"
+        sql = "SELECT id, day, value, ts, value < 0 AS _hoodie_is_deleted FROM <SRC:events>"
+        scenario = self.scenario(
+            "changing", {"events": self.source()}, sql, key="id", partition=["day"], ordering="ts"
+        )
+        days = ("2024-05-01", "2024-05-02", "2024-05-03")
+        rounds = [
+            ("upsert", [(f"e{i}", days[i % 3], i, 1) for i in range(9)]),
+            ("upsert", [("e0", days[0], -1, 2), ("e1", days[1], 10, 2), ("x", days[2], -1, 2)]),
+            ("insert_overwrite", [("e3", days[0], 30, 3), ("y", days[0], 31, 3)]),
+            ("delete", [("e4", days[1], 0, 4), ("y", days[0], 0, 4)]),
+            ("upsert", [("e0", days[0], 50, 5), ("e5", days[2], 51, 5)]),
+        ]
+        answers = []
+        for operation, rows in rounds:
+            scenario.set_operation(operation)
+            self.commit(scenario.sources["events"], rows, columns)
+            answers.append(self.batch(scenario))
+        self.assertEqual([0, 1, 0, 2, 0], [answer["deletes"] for answer in answers])
+        self.assertEqual([0, 1, 0, 0, 0], [answer["absent"] for answer in answers])
+        self.assertEqual([0, 0, 1, 0, 0], [answer["replaced_groups"] for answer in answers])
+        self.nothing_new(scenario)
+        check_in_depth(self, scenario)
+
     # -- values -------------------------------------------------------------------------
 
     def test_every_column_type_and_nulls(self):

@@ -104,9 +104,31 @@ class Scenario:
 
     def committed(self, rows, instant, completed):
         """Folds a committed batch into the expectation."""
-        by_key = {row[self.key]: row for row in rows}
+        by_key = {row[self.key]: row for row in self._take_away(rows)}
         self.expected.update(by_key)
         self.rounds.append((instant, completed, set(by_key)))
+
+    def _take_away(self, rows):
+        """Drops what a batch deletes or replaces; answers the rows it stores."""
+        if self.operation == "insert_overwrite":
+            written = {self._partition_of(row) for row in rows}
+            self.expected = {k: row for k, row in self.expected.items() if self._partition_of(row) not in written}
+        stored = []
+        for row in rows:
+            if self.operation == "delete" or row.get("_hoodie_is_deleted"):
+                self.expected.pop(row[self.key], None)
+            else:
+                stored.append(row)
+        return stored
+
+    def _partition_of(self, row):
+        return tuple(row[column] for column in self.partition)
+
+    def set_operation(self, operation):
+        """What the next batches do with their rows."""
+        before, after = (f'operation = "{name}"' for name in (self.operation, operation))
+        self.pipeline_file.write_text(self.pipeline_file.read_text().replace(before, after))
+        self.operation = operation
 
     @property
     def cursors(self):
@@ -123,4 +145,5 @@ class Scenario:
 
     def instants_expected(self):
         """Key -> instant of the round that wrote it last."""
-        return {key: instant for instant, _, keys in self.rounds for key in keys}
+        instants = {key: instant for instant, _, keys in self.rounds for key in keys}
+        return {key: instants[key] for key in self.expected}
