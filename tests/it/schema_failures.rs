@@ -55,7 +55,7 @@ async fn set_type(lake: &Lake, name: &str, from: &str, to: &str) {
     storage.put(&path, metadata.encode().unwrap()).await.unwrap();
 }
 
-async fn damage(lake: &Lake, name: &str) {
+pub(crate) async fn damage(lake: &Lake, name: &str) {
     set_type(lake, name, "\"long\"", "\"int\"").await;
 }
 

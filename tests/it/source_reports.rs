@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::json;
 use tributary_types::{InstantTime, Outcome, Zone};
 
-use crate::support::{Lake, fixtures, pipeline, roles, run};
+use crate::support::{Lake, fixtures, pipeline, roles, run, value_table, values};
 
 const SIX: &str = "cow_v6_updates";
 const NINE: &str = "cow_v9_updates";
@@ -74,14 +74,33 @@ async fn begin_end_pending_lag_and_headroom_of_each_source_are_metrics_with_help
     }
     assert_eq!(value("end_timestamp_seconds", "nine", Some("completed")), seconds(NINE, 1, "completed"));
     assert_eq!(value("end_timestamp_seconds", "six", Some("completed")), 0.0, "version 6 has no completion times");
-    for (name, help) in tributary_coordinator_help() {
+    assert_skips_are_counted(|| recorded.render()).await;
+    for (name, help) in tributary_server::telemetry::source_metrics() {
         let described =
             text.lines().any(|line| line.starts_with(&format!("# HELP {name} ")) && line.len() > name.len() + 12);
         assert!(described, "{name} ({help}) has no help text");
     }
 }
 
-/// Names of the metrics of sources; the help text of each stands in the rendered page.
-fn tributary_coordinator_help() -> Vec<(&'static str, &'static str)> {
-    tributary_server::telemetry::source_metrics().to_vec()
+/// One batch that leaves its source out counts as one.
+async fn assert_skips_are_counted(render: impl Fn() -> String) {
+    let lake = Lake::new();
+    let table = value_table(&roles(), &lake.path("src")).await;
+    let pipeline = pipeline(json!({
+        "name": "skips",
+        "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot", "skip_on_schema_failure": true}],
+        "target": {"path": lake.path("out"), "table_name": "t", "record_key": ["id"]},
+    }));
+    for (request, skips, outcome) in [("r1", 0, Outcome::Committed), ("r2", 1, Outcome::NoNewData)] {
+        table.upsert(vec![values([(request.to_string(), 1)])]).await.unwrap();
+        if skips > 0 {
+            crate::schema_failures::damage(&lake, "src").await;
+        }
+        let batch = run(&roles(), &pipeline, request).await;
+        assert_eq!(batch.outcome, Some(outcome), "{:?}", batch.error);
+        let line =
+            format!("tributary_coordinator_source_schema_skips_total{{pipeline=\"skips\",source=\"src\"}} {skips}");
+        let text = render();
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
 }

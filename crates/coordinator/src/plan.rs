@@ -150,20 +150,19 @@ pub(crate) async fn plan_sources(
         let mut request = plan_request(source, bound, stored)?;
         match ends {
             Ends::Planned(purpose) => request.look_only = purpose == Purpose::Look,
-            Ends::Pinned(plans) => request.pinned_end = Some(plans.sources[number].end.clone()),
+            Ends::Pinned(plans) => {
+                request.pinned_end = Some(plans.sources[number].end.clone());
+                // What the batch is to read must not turn into nothing: its cursor is fixed.
+                request.fallback_schema = None;
+            }
         }
         requests.push(request);
     }
-    let mut first = plan_all(roles, &requests).await?;
     if let Ends::Pinned(pinned) = ends {
-        // Of a source that is left out nothing is read, so nothing of it can have moved.
-        for (plan, before) in
-            first.iter_mut().zip(&pinned.sources).filter(|(_, before)| before.report.skipped.is_some())
-        {
-            *plan = before.clone();
-        }
-        return Ok(Plans { sources: first, ceiling_millis: pinned.ceiling_millis });
+        let sources = plan_again(roles, &requests, &pinned.sources).await?;
+        return Ok(Plans { sources, ceiling_millis: pinned.ceiling_millis });
     }
+    let first = plan_all(roles, &requests).await?;
     if pipeline.consistency == Consistency::Independent {
         return Ok(Plans { sources: first, ceiling_millis: None });
     }
@@ -223,6 +222,19 @@ fn mark_uncut(plans: &mut [SourcePlan]) {
 async fn plan_all(roles: &Roles, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
     // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
     let plans: Vec<_> = requests.iter().map(|request| roles.timeline.plan(request.clone())).collect();
+    Ok(try_join_all(plans).await?)
+}
+
+/// Of a source that is left out nothing is read, so nothing of it can have moved.
+async fn plan_again(roles: &Roles, requests: &[PlanRequest], before: &[SourcePlan]) -> Result<Vec<SourcePlan>, Error> {
+    let plans = requests.iter().zip(before).map(|(request, before)| async move {
+        match before.report.skipped {
+            Some(_) => Ok(before.clone()),
+            None => roles.timeline.plan(request.clone()).await,
+        }
+    });
+    // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
+    let plans: Vec<_> = plans.collect();
     Ok(try_join_all(plans).await?)
 }
 

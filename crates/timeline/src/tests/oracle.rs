@@ -262,7 +262,10 @@ async fn a_cursor_below_the_archive_is_stale_and_says_where_to_go_on() {
         {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(matches!(failure(service.plan(request(&oracle.url(), Begin::Earliest)).await), Error::Stale { .. }));
+        let earliest = failure(service.plan(request(&oracle.url(), Begin::Earliest)).await);
+        assert!(matches!(earliest, Error::Stale { .. }));
+        let text = earliest.to_string();
+        assert!(text.contains("the table's first moment") && !text.contains("00000000"), "{text}");
         let follow = Begin::After(oracle.cursor(last_archived));
         let plan = service.plan(PlanRequest { num_instants: 100, ..request(&oracle.url(), follow) }).await.unwrap();
         let active: Vec<&str> = commits.iter().filter(|(.., archived)| !archived).map(|(_, at, _)| *at).collect();
@@ -372,7 +375,7 @@ async fn headroom_is_how_many_states_the_cleaner_left_whole() {
         let clock = if name.contains("_v6_") { "requested" } else { "completed" };
         let writes = oracle.expected["instants"].as_array().unwrap().iter();
         let writes = writes.filter(|it| it["action"] != "clean" && it["archived"] == false);
-        let mut wholes = 0;
+        let (mut wholes, mut ends) = (0, 0);
         for end in writes.map(|write| write[clock].as_str().unwrap()) {
             // Nothing is delivered: only where the source stands then.
             let at = |begin| PlanRequest {
@@ -383,11 +386,12 @@ async fn headroom_is_how_many_states_the_cleaner_left_whole() {
             let plan = service.plan(at(false)).await.unwrap();
             let with_begin = service.plan(at(true)).await;
             wholes += usize::from(with_begin.is_ok());
+            ends += 1;
             assert_eq!(plan.report.headroom_instants, wholes, "{name} at {end}: {with_begin:?}");
             if let Ok(plan) = with_begin {
                 assert_eq!(plan.report.headroom_instants, wholes - 1, "{name} at {end}, with its beginning");
             }
         }
-        assert_eq!(wholes, 3, "{name}");
+        assert!(wholes >= 3 && wholes < ends, "{name}: the cleaner, not the archiver, is nearer");
     }
 }
