@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One batch from its request to its outcome.
 
+mod answer;
+
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
@@ -16,8 +18,7 @@ use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, crea
 use tributary_hudi::{Storage, Timeline, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
-    Answer, Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
-    location_of,
+    Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage, location_of,
 };
 
 use crate::commit::{Proposal, action_of, commit_metadata, remember};
@@ -28,7 +29,7 @@ use crate::history::definition_of;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
 use crate::plan::{Ends, Opening, Plans, Purpose, kept_schema, merge_sources, open, plan_sources, sql_of, window_of};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
-use crate::report::{committed_sources, written};
+use crate::report::written;
 use crate::service::Inner;
 use crate::services::TableServices;
 use crate::source_metrics;
@@ -259,37 +260,6 @@ impl<'a> Batch<'a> {
             changed = true;
         }
         Ok(changed)
-    }
-
-    /// The commit that answered this request before, if any did.
-    async fn answer(&self, target: Option<&TargetState>, resolved: &Resolved) -> Result<Option<Commit>, Error> {
-        let Some(newest) = &resolved.newest else { return Ok(None) };
-        let request = &self.request.request;
-        let reused = || Error::RequestReused { request: request.clone() };
-        let instant = match newest.checkpoint.judge(request) {
-            Answer::New => return Ok(None),
-            Answer::By(record) if record.is_of_another(&self.definition) => return Err(reused()),
-            Answer::By(record) => &record.instant,
-            Answer::Forgotten { oldest } => {
-                // Commits that are still on the timeline remember more ids than the newest one.
-                let pipeline = &self.request.pipeline.name;
-                let found = self.inner.roles.checkpoints.find_commit(pipeline, self.storage.url(), request).await?;
-                let Some(found) = found else {
-                    return Err(Error::Expired { request: request.clone(), oldest: oldest.clone() });
-                };
-                if found.definition.is_some_and(|known| known != self.definition) {
-                    return Err(reused());
-                }
-                return Ok(Some(Commit { instant: found.instant, completed: found.completed, seq: found.seq }));
-            }
-        };
-        let mut seq = None;
-        if instant == &newest.instant {
-            seq = Some(newest.checkpoint.seq);
-            self.status.send_modify(|status| status.sources = committed_sources(&newest.checkpoint));
-        }
-        let completed = target.and_then(|target| target.timeline.find(instant)?.completed.clone());
-        Ok(Some(Commit { instant: instant.clone(), completed, seq }))
     }
 
     async fn create_target(&self) -> Result<TargetState, Error> {
