@@ -129,7 +129,7 @@ pub(crate) fn sql_of(pipeline: &Pipeline) -> Option<String> {
 }
 
 /// Where windows end.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) enum Ends<'a> {
     /// Where planning says.
     Planned(Purpose),

@@ -116,7 +116,8 @@ async fn pin(
     let plan = timeline.plan(request).await?;
     // A commit that only moved cursors has no files, and its rows, of which there are none, still have the table's schema.
     let table_schema = plan.table.schema;
-    let none = || Relation { schema: table_schema.unwrap_or_else(|| Arc::new(Schema::empty())), splits: Vec::new() };
+    let table_schema = table_schema.unwrap_or_else(|| Arc::new(Schema::empty()));
+    let none = || Relation { schema: Arc::clone(&table_schema), splits: Vec::new() };
     let before = plan.at_begin.unwrap_or_else(&none);
     let mut relation = plan.changed.unwrap_or_else(none);
     let only = Arc::new(vec![instant.clone()]);
