@@ -12,6 +12,7 @@ mod kills;
 mod left_out;
 mod main_job;
 mod merge_on_read;
+mod merge_on_read_target;
 mod roles_apart;
 mod services;
 mod several;

@@ -10,7 +10,7 @@ use tributary_api::writer::Staged;
 use tributary_hudi::target::{
     TableLock, complete_instant, find_completion, list_markers, pending_restores, pending_rollbacks, write_delta,
 };
-use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, avro_schema};
+use tributary_hudi::{CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, avro_schema};
 use tributary_types::{
     Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, checkpoint_key, flat_form,
     pipeline_of_key,
@@ -21,7 +21,7 @@ use crate::housekeeping::mint;
 use crate::metrics;
 use crate::settings::Settings;
 use crate::staged::{file_changes, write_stats};
-use crate::target::{TargetState, load_timeline, read_metadata, target_error};
+use crate::target::{TargetState, load_timeline, read_metadata, target_error, write_action};
 
 /// A commit that is ready but for its completion.
 pub(crate) struct Proposal<'a> {
@@ -136,6 +136,7 @@ impl Proposal<'_> {
         write_delta(self.storage, permit.instant(), &delta_completed, &changes).await.map_err(fail)?;
         let completed = delta_completed.successor();
         let bytes = metadata.encode().map_err(fail)?;
+        let action = write_action(&self.target.config);
         let mut last = None;
         for attempt in 0..settings.commit_tries {
             if attempt > 0 {
@@ -163,7 +164,7 @@ impl Proposal<'_> {
                 break;
             }
             let instant = permit.instant();
-            let put = complete_instant(self.storage, &directory, instant, &completed, Action::Commit, bytes.clone());
+            let put = complete_instant(self.storage, &directory, instant, &completed, action, bytes.clone());
             match tokio::time::timeout(settings.commit_request, put).await {
                 Ok(Ok(PutNew::Created)) => return Ok(completed),
                 // Our own name, so our own earlier try.

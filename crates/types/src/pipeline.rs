@@ -562,9 +562,7 @@ impl Pipeline {
             problems.push("`target.record_key` is empty: name the columns that make the record key".to_string());
         }
         if target.table_type == TableType::MergeOnRead {
-            problems.push(
-                "`target.table_type = \"merge_on_read\"` cannot be written yet: use \"copy_on_write\"".to_string(),
-            );
+            problems.extend(target.services.merge_on_read_problem());
         }
         if target.table_version != 9 {
             problems.push(format!(

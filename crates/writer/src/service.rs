@@ -11,9 +11,10 @@ use tributary_api::RowStream;
 use tributary_api::writer::{Error, StageRequest, Staged, StagedFile, TargetSlice, Writer};
 use tributary_hudi::Stores;
 use tributary_types::Entropy;
-use tributary_types::pipeline::Operation;
+use tributary_types::pipeline::{Operation, TableType};
 
 use crate::combine::{KeyedRows, RowAt, gather, text};
+use crate::delta::{Updates, append_logs, plan_logs};
 use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, write_group};
 use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, key_rules, keyed_schema};
 use crate::metrics;
@@ -54,14 +55,18 @@ impl Writer for Service {
             request: &request,
         };
         let staged = staging.run(rows).await?;
-        report(&staged, staging.space.used());
+        report(&staged, request.table_type, staging.space.used());
         Ok(staged)
     }
 }
 
-fn report(staged: &Staged, spilled: u64) {
+fn report(staged: &Staged, table_type: TableType, spilled: u64) {
     for file in &staged.files {
-        let kind = if file.previous.is_some() { "merge" } else { "create" };
+        let kind = match (&file.previous, Updates::of(table_type)) {
+            (None, _) => "create",
+            (Some(_), Updates::Rewrite) => "merge",
+            (Some(_), Updates::Append) => "append",
+        };
         ::metrics::counter!(metrics::FILES, "kind" => kind).increment(1);
         ::metrics::counter!(metrics::BYTES).increment(file.bytes);
         ::metrics::counter!(metrics::ROWS, "kind" => "insert").increment(file.inserts);
@@ -118,7 +123,7 @@ impl Staging<'_> {
         let sorted = self.sort(batches, &seen.partitions, staged).await?;
         staged.files = self.insert_batches(&sorted.rows.batches, &sorted.new).await?;
         let Sorted { rows, by_slice, .. } = sorted;
-        self.rewrite(&rows, by_slice.into_keys().collect(), staged).await
+        self.update(&rows, by_slice, staged).await
     }
 
     /// Rows are in parts by key. Each part is tagged alone; what it has for a stored slice waits in a second spool
@@ -156,13 +161,14 @@ impl Staging<'_> {
             Spooled::Memory(batches, _held) => {
                 let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), &self.request.budget)?);
                 let by_slice = self.by_slice(&rows, &seen.partitions).await?;
-                self.rewrite(&rows, by_slice.into_keys().collect(), staged).await
+                self.update(&rows, by_slice, staged).await
             }
             Spooled::Parts(parts) => {
                 for (number, slice) in self.slices_in(&seen.partitions) {
                     let rows = Arc::new(self.updates_of(&slice, &parts, rule.as_ref()).await?);
                     if !rows.winners.is_empty() {
-                        self.rewrite(&rows, vec![number], staged).await?;
+                        let all = (0..rows.winners.len() as u32).collect();
+                        self.update(&rows, BTreeMap::from([(number, all)]), staged).await?;
                     }
                 }
                 Ok(())
@@ -229,6 +235,23 @@ impl Staging<'_> {
         let slices = self.request.slices.iter().enumerate();
         let touched = slices.filter(|(_, slice)| partitions.contains(&slice.partition));
         touched.map(|(number, slice)| (number as u32, slice.clone())).collect()
+    }
+
+    /// Gives the winners of each slice to it.
+    async fn update(
+        &self,
+        rows: &Arc<KeyedRows>,
+        by_slice: BTreeMap<u32, Vec<u32>>,
+        staged: &mut Staged,
+    ) -> Result<(), Error> {
+        match Updates::of(self.request.table_type) {
+            Updates::Rewrite => self.rewrite(rows, by_slice.into_keys().collect(), staged).await,
+            Updates::Append => {
+                let logs = plan_logs(&self.request.slices, rows, by_slice, || self.next_task());
+                staged.files.extend(append_logs(&self.context, rows, logs, self.settings.parallelism).await?);
+                Ok(())
+            }
+        }
     }
 
     async fn rewrite(&self, rows: &Arc<KeyedRows>, slices: Vec<u32>, staged: &mut Staged) -> Result<(), Error> {

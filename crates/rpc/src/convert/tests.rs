@@ -104,7 +104,12 @@ pub(crate) fn pipeline() -> Pipeline {
             writers: Writers::Exclusive,
             on_null_key: OnNullKey::Drop,
             hive_style: false,
-            services: Services { clean_commits: 3, archive_commits: 0, compact_metadata_commits: 7 },
+            services: Services {
+                clean_commits: 3,
+                archive_commits: 0,
+                compact_metadata_commits: 7,
+                compact_delta_commits: 0,
+            },
         },
         limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },
     }
