@@ -43,6 +43,7 @@ class Scenario:
         operation="upsert",
         writers=None,
         services=None,
+        table_type="copy_on_write",
     ):
         self.spark = spark
         self.name = folder.name
@@ -51,6 +52,8 @@ class Scenario:
         self.sql = sql
         self.key = key
         self.partition = list(partition)
+        self.ordering = ordering
+        self.table_type = table_type
         self.operation = operation
         self.pipeline_file = folder / "pipeline.toml"
         self.target = HudiTable(
@@ -76,7 +79,7 @@ class Scenario:
             lines += ["[[source]]", f'name = "{name}"', 'kind = "hudi"', f'path = "{path}"']
             lines += ['start = "snapshot"', ""]
         lines += ["[[transform]]", f'sql = """{self.sql}"""', "", "[target]", 'path = "target"']
-        lines += [f'table_name = "{self.name}"', 'table_type = "copy_on_write"', "table_version = 9"]
+        lines += [f'table_name = "{self.name}"', f'table_type = "{self.table_type}"', "table_version = 9"]
         lines += [f'record_key = ["{self.key}"]', f'operation = "{self.operation}"']
         if self.partition:
             lines.append("partition_by = [" + ", ".join(f'"{c}"' for c in self.partition) + "]")
@@ -103,8 +106,8 @@ class Scenario:
         return rows
 
     def committed(self, rows, instant, completed):
-        """Folds a committed batch into the expectation."""
-        by_key = {row[self.key]: row for row in self._take_away(rows)}
+        """Folds a committed batch into the expectation: late rows lose against stored ones."""
+        by_key = {row[self.key]: row for row in self._take_away(rows) if not self._is_late(row)}
         self.expected.update(by_key)
         self.rounds.append((instant, completed, set(by_key)))
 
@@ -129,6 +132,13 @@ class Scenario:
         before, after = (f'operation = "{name}"' for name in (self.operation, operation))
         self.pipeline_file.write_text(self.pipeline_file.read_text().replace(before, after))
         self.operation = operation
+
+    def _is_late(self, row):
+        stored = self.expected.get(row[self.key])
+        if stored is None or self.ordering is None:
+            return False
+        old, new = stored[self.ordering], row[self.ordering]
+        return old is not None and new is not None and new < old
 
     @property
     def cursors(self):

@@ -134,6 +134,12 @@ class HudiTable:
         reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(enabled).lower())
         return reader.load(self.path)
 
+    def read_optimized(self, metadata=None):
+        """The rows of the base files, without those of the logs on top of them."""
+        enabled = self.metadata if metadata is None else metadata
+        reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(enabled).lower())
+        return reader.option("hoodie.datasource.query.type", "read_optimized").load(self.path)
+
     def as_of(self, instant):
         """The whole table as of an instant, by its requested time."""
         reader = self.spark.read.format("hudi").option("hoodie.metadata.enable", str(self.metadata).lower())
@@ -241,12 +247,19 @@ class HudiTable:
         """Data files as the file system lists them, without those of uncommitted instants."""
         committed = {i.requested for i in self.instants() + self.archived_instants()}
         found = {}
-        for file in Path(self.path).rglob("*.parquet"):
+        for file in Path(self.path).rglob("*_*"):
             relative = file.relative_to(self.path)
             if relative.parts[0] == ".hoodie":
                 continue
-            # <file group>_<write token>_<requested time>.parquet
-            if file.stem.rsplit("_", 1)[1] in committed:
+            if file.suffix == ".parquet":
+                # <file group>_<write token>_<requested time>.parquet
+                instant = file.stem.rsplit("_", 1)[1]
+            elif ".log." in file.name:
+                # .<file group>_<requested time>.log.<number>_<write token>
+                instant = file.name.split(".log.")[0].rsplit("_", 1)[1]
+            else:
+                continue
+            if instant in committed:
                 found[relative.as_posix()] = file.stat().st_size
         return found
 

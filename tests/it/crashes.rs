@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tributary_hudi::SystemStores;
-use tributary_hudi::target::{deltas_since_compaction, metadata_timeline};
+use tributary_hudi::target::{delta_commits_since_compaction, deltas_since_compaction, metadata_timeline};
+use tributary_hudi::{Action, SystemStores};
 use tributary_server::embedded::Embedded;
 use tributary_testkit::{FAULTS, Fault, FaultPlan, FaultyStores, HeldStores, Hold};
 use tributary_types::pipeline::{Pipeline, Services};
@@ -38,22 +38,28 @@ enum Scenario {
     CompactMetadata,
     /// All table services run after the commit, and instants are archived.
     Archive,
+    /// Keys of a merge-on-read target are updated, in log files, and added.
+    MorUpsert,
+    /// A dead delta commit of an earlier process is rolled back on the way.
+    MorAfterADeadBatch,
+    /// Log files are compacted after the commit.
+    MorCompaction,
 }
 
 impl Scenario {
     /// The services of the target: clean, archive, compact the metadata table.
     fn services(self) -> Value {
-        let (clean, archive, compact) = match self {
-            Scenario::First
-            | Scenario::Upsert
-            | Scenario::Deletes
-            | Scenario::Overwrite
-            | Scenario::AfterADeadBatch => (0, 0, 0),
-            Scenario::Clean => (1, 0, 0),
-            Scenario::CompactMetadata => (0, 0, 1),
-            Scenario::Archive => (1, 3, 1),
+        let (clean, archive, compact, compact_logs) = match self {
+            Scenario::First | Scenario::Upsert | Scenario::Deletes | Scenario::Overwrite => (0, 0, 0, 0),
+            Scenario::AfterADeadBatch => (0, 0, 0, 0),
+            Scenario::MorUpsert | Scenario::MorAfterADeadBatch => (0, 0, 0, 0),
+            Scenario::Clean => (1, 0, 0, 0),
+            Scenario::CompactMetadata => (0, 0, 1, 0),
+            Scenario::Archive => (1, 3, 1, 0),
+            Scenario::MorCompaction => (0, 0, 0, 3),
         };
-        json!({"clean_commits": clean, "archive_commits": archive, "compact_metadata_commits": compact})
+        json!({"clean_commits": clean, "archive_commits": archive, "compact_metadata_commits": compact,
+               "compact_delta_commits": compact_logs})
     }
 
     /// Batches before the disturbed one.
@@ -61,7 +67,8 @@ impl Scenario {
         match self {
             Scenario::First => 0,
             Scenario::Upsert | Scenario::Deletes | Scenario::Overwrite | Scenario::AfterADeadBatch => 1,
-            Scenario::Clean | Scenario::CompactMetadata => 2,
+            Scenario::MorUpsert | Scenario::MorAfterADeadBatch => 1,
+            Scenario::Clean | Scenario::CompactMetadata | Scenario::MorCompaction => 2,
             Scenario::Archive => 3,
         }
     }
@@ -81,7 +88,14 @@ impl Scenario {
     }
 
     fn has_services(self) -> bool {
-        matches!(self, Scenario::Clean | Scenario::CompactMetadata | Scenario::Archive)
+        matches!(self, Scenario::Clean | Scenario::CompactMetadata | Scenario::Archive | Scenario::MorCompaction)
+    }
+
+    fn table_type(self) -> &'static str {
+        match self {
+            Scenario::MorUpsert | Scenario::MorAfterADeadBatch | Scenario::MorCompaction => "merge_on_read",
+            _ => "copy_on_write",
+        }
     }
 }
 
@@ -105,7 +119,8 @@ fn job_of(lake: &Lake, scenario: Scenario, sql: &str, operation: &str) -> Pipeli
         "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
         "transform": [{"sql": sql}],
         "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"],
-                   "operation": operation, "small_file_limit": 0, "services": scenario.services()},
+                   "operation": operation, "small_file_limit": 0, "table_type": scenario.table_type(),
+                   "services": scenario.services()},
     }))
 }
 
@@ -121,7 +136,7 @@ async fn prepare(scenario: Scenario) -> Prepared {
         // Odd times odd stays odd: no key moves to another partition.
         source.upsert(vec![values((10..30).map(|n| (format!("k{n}"), n * 11)))]).await.unwrap();
     }
-    if matches!(scenario, Scenario::AfterADeadBatch) {
+    if matches!(scenario, Scenario::AfterADeadBatch | Scenario::MorAfterADeadBatch) {
         // Half-way through its operations, so that files and a pending instant are left.
         let dead = disturbed(FaultPlan::at(6, Fault::CrashAfter));
         assert_ne!(run(&dead, &job(&lake, scenario), "dead").await.outcome, Some(Outcome::Committed));
@@ -211,6 +226,11 @@ async fn assert_services_go_on(roles: &Embedded, lake: &Lake, job: &Pipeline, ca
         let slices = files.iter().filter(|file| file.name().ends_with(".hfile")).count();
         assert_eq!(slices, 2, "{case}");
     }
+    if services.compact_delta_commits > 0 {
+        let since = delta_commits_since_compaction(&timeline);
+        assert!(since < services.compact_delta_commits as usize, "{case}: {since} delta commits");
+        assert!(timeline.instants().iter().any(|instant| instant.action == Action::Commit), "{case}: a compaction");
+    }
     if services.archive_commits > 0 {
         let writes = timeline.completed_writes().len();
         assert!((2..=3).contains(&writes), "{case}: {writes} commits are active");
@@ -242,7 +262,8 @@ async fn operations_before_service(prepared: &Prepared) -> u64 {
     let plan = FaultPlan::none();
     let lake = prepared.template.copy();
     let mut job = job(&lake, prepared.scenario);
-    let without = Services { clean_commits: 0, archive_commits: 0, compact_metadata_commits: 0 };
+    let without =
+        Services { clean_commits: 0, archive_commits: 0, compact_metadata_commits: 0, compact_delta_commits: 0 };
     job.target.services = match prepared.scenario {
         Scenario::Archive => Services { archive_commits: 0, ..job.target.services },
         _ => without,
@@ -290,6 +311,21 @@ async fn a_compaction_of_the_metadata_table_survives_every_fault_of_every_operat
 #[tokio::test(flavor = "multi_thread")]
 async fn an_archiving_survives_every_fault_of_every_operation() {
     explore(Scenario::Archive).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upsert_into_logs_survives_every_fault_of_every_operation() {
+    explore(Scenario::MorUpsert).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_of_logs_survives_every_fault_of_every_operation() {
+    explore(Scenario::MorAfterADeadBatch).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_of_logs_survives_every_fault_of_every_operation() {
+    explore(Scenario::MorCompaction).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

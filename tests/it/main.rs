@@ -14,6 +14,7 @@ mod kills;
 mod left_out;
 mod main_job;
 mod merge_on_read;
+mod merge_on_read_target;
 mod messages;
 mod operations;
 mod planning;

@@ -12,7 +12,9 @@ use tempfile::TempDir;
 use tributary_api::coordinator::{BatchStatus, RunRequest};
 use tributary_api::timeline::{PlanRequest, ReadRequest};
 use tributary_hudi::target::metadata_timeline;
-use tributary_hudi::{Action, CommitMetadata, Stores, SystemStores, TableConfig, Timeline, find_archived_metadata};
+use tributary_hudi::{
+    Action, CommitMetadata, LogFile, Stores, SystemStores, TableConfig, Timeline, find_archived_metadata,
+};
 use tributary_rpc::{CheckpointClient, CoordinatorClient, MergeClient, TimelineClient, WriterClient};
 use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::{CoordinatorSettings, Embedded, Settings, embed};
@@ -314,15 +316,17 @@ pub(crate) async fn assert_sound_in(stores: &dyn Stores, url: &str, pipeline: &s
         named.insert(stat.path);
     }
     let listed = storage.list("").await.unwrap();
-    let data = listed.iter().filter(|e| e.path.ends_with(".parquet") && !e.path.starts_with(".hoodie"));
+    let is_data = |path: &str| path.ends_with(".parquet") || LogFile::from_path(path, 0).is_some();
+    let data = listed.iter().filter(|e| is_data(&e.path) && !e.path.starts_with(".hoodie"));
     let present: BTreeSet<String> = data.map(|entry| entry.path.clone()).collect();
     assert!(present.is_subset(&named), "data files that no commit names: {:?}", present.difference(&named));
     assert!(newest.values().all(|path| present.contains(path)), "{newest:?} not all in {present:?}");
     if !timeline.instants().iter().any(|instant| instant.action == Action::Clean) {
         assert_eq!(present, named, "data files and what commits name");
     }
-    let kept = tributary_hudi::read_file_listing(&storage, &timeline).await.unwrap().bases;
-    let kept: BTreeSet<String> = kept.into_iter().map(|file| file.path).collect();
+    let kept = tributary_hudi::read_file_listing(&storage, &timeline).await.unwrap();
+    let logs = kept.logs.into_iter().map(|log| log.path);
+    let kept: BTreeSet<String> = kept.bases.into_iter().map(|file| file.path).chain(logs).collect();
     assert_eq!(kept, present, "the metadata table and what exists");
     let leftover = |path: &str| path.starts_with(".hoodie/.temp") || path.starts_with(".hoodie/.heartbeat");
     let left: Vec<_> = listed.iter().filter(|entry| leftover(&entry.path)).collect();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::pipeline::{OnNullKey, Operation};
+use tributary_types::pipeline::{OnNullKey, Operation, TableType};
 use tributary_types::{Code, Fault, InstantTime, MemoryBudget, MemoryExceeded, Retry};
 
 use crate::{BoxedError, RowError, RowStream, Stop};
@@ -29,6 +29,10 @@ pub trait Writer: Send + Sync {
 pub struct StageRequest {
     /// Base path or URL of the target.
     pub url: String,
+    /// Name of the table, which log files give to their schema.
+    pub table_name: String,
+    /// Layout of the table: where updates of a merge-on-read table go, there is a log file.
+    pub table_type: TableType,
     /// The pending instant the files belong to.
     pub instant: InstantTime,
     /// Number of this attempt, part of every file name, so that two attempts never share a file.
@@ -92,12 +96,15 @@ pub struct TargetSlice {
     pub partition: String,
     /// File group.
     pub file_id: String,
-    /// Base file, relative to the table.
+    /// Base file, relative to the table; empty where there are log files only.
     pub path: String,
-    /// Instant that wrote the base file.
+    /// Instant that wrote the base file; without one, the first log file's.
     pub instant: InstantTime,
-    /// Size in bytes.
+    /// Size of the base file in bytes.
     pub bytes: u64,
+    /// Log files on top of it, in the order in which they are merged, relative to the table.
+    #[serde(default)]
+    pub logs: Vec<String>,
 }
 
 /// What was staged.
@@ -121,7 +128,7 @@ pub struct Staged {
     pub partitions: BTreeSet<String>,
 }
 
-/// One staged base file.
+/// One staged base file or log file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StagedFile {
     /// Partition path.
@@ -130,7 +137,8 @@ pub struct StagedFile {
     pub file_id: String,
     /// Path relative to the table.
     pub path: String,
-    /// Base file of the slice it replaces and the instant that wrote that; `None` for a new group.
+    /// Base file of the slice that it replaces, or that it is a log of, and the instant that wrote that; `None` for a
+    /// new group.
     pub previous: Option<(String, InstantTime)>,
     /// Rows in the file.
     pub rows: u64,

@@ -15,13 +15,14 @@ use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
 use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
 use tributary_api::writer::{self, FileSizes, StageRequest, TargetSlice};
 use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
-use tributary_hudi::{Storage, Timeline, current_slices};
+use tributary_hudi::{Storage, Timeline, current_file_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
     Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage, location_of,
 };
 
 use crate::commit::{Proposal, action_of, commit_metadata, remember};
+use crate::compaction::Means;
 use crate::control::Control;
 use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
@@ -33,7 +34,7 @@ use crate::report::written;
 use crate::service::Inner;
 use crate::services::TableServices;
 use crate::source_metrics;
-use crate::staged::replaced_groups;
+use crate::staged::{replaced_groups, target_slices};
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
 /// For how long a lock is asked for before the batch looks whether it was ended.
@@ -171,7 +172,11 @@ impl<'a> Batch<'a> {
             Err(error) => self.clean_up(&prepared.target, &opened.instant, error, lock).await,
             Ok(Ended::Committed(commit)) => {
                 let limit = self.request.pipeline.limits.timeout.0;
-                self.services(&prepared.target).run_within(limit, commit.seq, lock).await;
+                let settings = &self.inner.settings;
+                let means =
+                    Means { owner: &opened.owner, memory: &self.budget, lock, commit_request: settings.commit_request };
+                let services = self.services(&prepared.target);
+                services.run_within(limit, settings.stop_within, commit.seq, &means).await;
             }
             Ok(Ended::NoNewData) => {}
         }
@@ -286,18 +291,11 @@ impl<'a> Batch<'a> {
             process: self.inner.process.clone(),
         };
         let operation = self.request.pipeline.target.operation;
-        let (directory, action) = (config.timeline_dir(), action_of(operation));
+        let (directory, action) = (config.timeline_dir(), action_of(operation, config));
         begin_instant(&self.storage, &directory, &instant, action, operation.as_str(), &owner).await.map_err(fail)?;
         self.status.send_modify(|status| status.instant = Some(instant.clone()));
-        let slices = current_slices(&self.storage, config, &timeline).await.map_err(fail)?;
-        let slices = slices.into_iter().map(|slice| TargetSlice {
-            partition: slice.partition,
-            file_id: slice.file_id,
-            path: slice.path,
-            instant: slice.instant,
-            bytes: slice.bytes,
-        });
-        Ok(Opened { instant, slices: Arc::new(slices.collect()), owner })
+        let slices = current_file_slices(&self.storage, config, &timeline).await.map_err(fail)?;
+        Ok(Opened { instant, slices: Arc::new(target_slices(slices)), owner })
     }
 
     /// Keeps the heartbeat alive while the rows are merged and committed.
@@ -368,6 +366,8 @@ impl<'a> Batch<'a> {
         let pipeline = &self.request.pipeline;
         let stage = StageRequest {
             url: self.storage.url().to_string(),
+            table_name: prepared.target.config.name.clone(),
+            table_type: prepared.target.config.table_type,
             instant: opened.instant.clone(),
             attempt,
             schema: Arc::clone(&prepared.opening.checked.schema),
@@ -445,7 +445,7 @@ impl<'a> Batch<'a> {
             seen: &prepared.seen,
             base,
             staged: &merged.staged,
-            action: action_of(pipeline.target.operation),
+            action: action_of(pipeline.target.operation, &prepared.target.config),
             lock,
             settings: &self.inner.settings,
         };

@@ -10,7 +10,7 @@ use tributary_api::writer::Staged;
 use tributary_hudi::target::{
     TableLock, complete_instant, find_completion, list_markers, pending_restores, pending_rollbacks, write_delta,
 };
-use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, avro_schema};
+use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, TableConfig, avro_schema};
 use tributary_types::pipeline::Operation;
 use tributary_types::{
     Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, RequestRecord, checkpoint_key,
@@ -22,7 +22,7 @@ use crate::housekeeping::mint;
 use crate::metrics;
 use crate::settings::Settings;
 use crate::staged::{file_changes, write_stats};
-use crate::target::{TargetState, load_timeline, read_metadata, target_error};
+use crate::target::{TargetState, load_timeline, read_metadata, target_error, write_action};
 
 /// A commit that is ready but for its completion.
 pub(crate) struct Proposal<'a> {
@@ -187,8 +187,8 @@ impl Proposal<'_> {
 }
 
 /// What the instant of an operation is.
-pub(crate) fn action_of(operation: Operation) -> Action {
-    if operation.replaces_groups() { Action::ReplaceCommit } else { Action::Commit }
+pub(crate) fn action_of(operation: Operation, config: &TableConfig) -> Action {
+    if operation.replaces_groups() { Action::ReplaceCommit } else { write_action(config) }
 }
 
 /// The metadata of the commit: files, replaced groups, schema and cursors in both forms.

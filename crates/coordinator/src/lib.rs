@@ -16,6 +16,7 @@
 
 mod batch;
 mod commit;
+mod compaction;
 mod control;
 mod decide;
 mod heartbeat;
@@ -38,4 +39,4 @@ mod target;
 
 pub use service::{Roles, Service};
 pub use settings::Settings;
-pub use staged::{file_changes, write_stats};
+pub use staged::{file_changes, target_slices, write_stats};

@@ -24,6 +24,7 @@ pub const SERVICE_THINGS: &str = "tributary_service_items_total";
 pub const SERVICE_DURATION: &str = "tributary_service_duration_seconds";
 
 /// Values of the label `service`.
+pub(crate) const COMPACT: &str = "compact";
 pub(crate) const CLEAN: &str = "clean";
 pub(crate) const COMPACT_METADATA: &str = "compact-metadata";
 pub(crate) const ARCHIVE: &str = "archive";
@@ -47,7 +48,7 @@ pub fn register() {
     for found in ["committed", "absent", "unknown"] {
         ::metrics::counter!(READ_BACKS, "found" => found).increment(0);
     }
-    for service in [CLEAN, COMPACT_METADATA, ARCHIVE] {
+    for service in [COMPACT, CLEAN, COMPACT_METADATA, ARCHIVE] {
         for outcome in ["done", "failed"] {
             ::metrics::counter!(SERVICE_RUNS, "service" => service, "outcome" => outcome).increment(0);
         }

@@ -84,10 +84,12 @@ fn with_losses(splits: Vec<Split>, losses: &Groups) -> Vec<Split> {
 
 /// A file of the relation that the store does not have any more.
 async fn first_missing(target: &Storage, relation: &Relation) -> Result<Option<String>, Error> {
-    let looks = relation.splits.iter().map(|split| async move {
-        let found = target.head(&split.path).await;
+    let logs = relation.splits.iter().flat_map(|split| split.logs.iter().flat_map(|logs| &logs.files));
+    let bases = relation.splits.iter().map(|split| &split.path).filter(|path| !path.is_empty());
+    let looks = bases.chain(logs.map(|log| &log.path)).map(|path| async move {
+        let found = target.head(path).await;
         let found = found.map_err(|e| target_error(target.url(), "looking for the files of a batch", e))?;
-        Ok::<_, Error>(found.is_none().then(|| split.path.clone()))
+        Ok::<_, Error>(found.is_none().then(|| path.clone()))
     });
     // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
     let looks: Vec<_> = looks.collect();

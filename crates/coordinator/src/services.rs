@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Table services of the target: clean, compaction of the metadata table, archive.
+//! Table services of the target: compaction, clean, compaction of the metadata table, archive.
 //!
 //! They run after a commit, in this order, while the batch still holds the target's lock: each is an instant of its
 //! own on a timeline. A failure is logged and counted and never fails the batch, whose commit stands. What an
@@ -8,14 +8,16 @@
 use std::time::{Duration, Instant};
 
 use tributary_api::coordinator::Error;
+use tributary_api::{Stop, StopSource};
 use tributary_hudi::target::{
-    Keep, TableLock, archive_timelines, compact_metadata, deltas_since_compaction, execute_clean, find_cleanable,
+    Keep, archive_timelines, compact_metadata, deltas_since_compaction, execute_clean, find_cleanable,
     finish_archiving, metadata_timeline, mint_instant, pending_cleans, request_clean, undo_compactions,
 };
 use tributary_hudi::{Storage, has_file_listing};
-use tributary_types::pipeline::{Services, TableType};
+use tributary_types::pipeline::Services;
 use tributary_types::{Clock, InstantTime};
 
+use crate::compaction::Means;
 use crate::housekeeping::mint;
 use crate::metrics;
 use crate::target::{TargetState, load_timeline, target_error};
@@ -31,7 +33,7 @@ pub(crate) struct TableServices<'a> {
 }
 
 /// What a service did: how many things, or nothing.
-type Did = Option<usize>;
+pub(crate) type Did = Option<usize>;
 
 impl TableServices<'_> {
     /// Finishes or undoes what a dead process left. The batch goes on if that fails: a pending service keeps no
@@ -45,39 +47,53 @@ impl TableServices<'_> {
 
     /// Runs what is due after the commit of sequence number `seq`; `None`: an earlier batch made that commit. Ends with
     /// the lock, or after `limit`.
-    pub(crate) async fn run_within(&self, limit: Duration, seq: Option<u64>, lock: &TableLock) {
+    ///
+    /// What is under way then is waited for, at most for `grace`: a file that lands after its instant was rolled back
+    /// would stay.
+    pub(crate) async fn run_within(&self, limit: Duration, grace: Duration, seq: Option<u64>, means: &Means<'_>) {
         let Some(seq) = seq else { return };
+        let stop = StopSource::new();
+        let running = self.run(seq, means, stop.listen());
+        tokio::pin!(running);
         tokio::select! {
-            ended = tokio::time::timeout(limit, self.run(seq)) => {
-                if ended.is_err() {
-                    tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
-                }
+            () = &mut running => return,
+            () = tokio::time::sleep(limit) => {
+                tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
             }
-            () = lock.lost() => {
+            () = means.lock.lost() => {
                 tracing::warn!("the target's lock is lost; the next batch takes its table services up again");
             }
         }
+        stop.stop();
+        if tokio::time::timeout(grace, running).await.is_err() {
+            tracing::warn!(?grace, "a table service did not stop in time");
+        }
     }
 
-    async fn run(&self, seq: u64) {
+    async fn run(&self, seq: u64, means: &Means<'_>, stop: Stop) {
         let services = &self.services;
+        // First: what it makes superfluous the clean may take away.
+        self.watch(metrics::COMPACT, self.compact_files(means, &stop)).await;
+        if stop.is_set() {
+            return;
+        }
         // By number and not by what the timeline holds: a clean that finds nothing leaves no instant to count from.
         if services.clean_commits > 0 && seq.is_multiple_of(u64::from(services.clean_every())) {
             self.watch(metrics::CLEAN, self.clean()).await;
         }
+        if stop.is_set() {
+            return;
+        }
         if services.compact_metadata_commits > 0 {
             self.watch(metrics::COMPACT_METADATA, self.compact()).await;
         }
-        if services.archive_commits > 0 {
+        if services.archive_commits > 0 && !stop.is_set() {
             self.watch(metrics::ARCHIVE, self.archive()).await;
         }
     }
 
     async fn clean(&self) -> Result<Did, Error> {
         let fail = |e| target_error(self.storage.url(), "cleaning the target", e);
-        if self.target.config.table_type != TableType::CopyOnWrite {
-            return Ok(None);
-        }
         let config = &self.target.config;
         let timeline = load_timeline(self.storage, config).await?;
         let keep = self.services.clean_commits as usize;

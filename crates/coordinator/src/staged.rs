@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Staged files as a commit and the metadata table name them.
+//! The target's files as the writer is told of them, and staged files as a commit and the metadata table name them.
 
 use std::collections::BTreeMap;
 
 use tributary_api::writer::{Staged, StagedFile, TargetSlice};
-use tributary_hudi::WriteStat;
 use tributary_hudi::target::FileChange;
+use tributary_hudi::{FileSlice, WriteStat};
 use tributary_types::pipeline::Operation;
+
+/// The slices that rows may belong to.
+pub fn target_slices(slices: Vec<FileSlice>) -> Vec<TargetSlice> {
+    let slice = |slice: FileSlice| {
+        let (partition, file_id) = slice.group;
+        let (path, bytes, base) = match slice.base {
+            Some(base) => (base.path, base.bytes, Some(base.instant)),
+            None => (String::new(), 0, None),
+        };
+        // A slice has a base file or a log.
+        let instant = base.or_else(|| slice.logs.first().map(|log| log.instant.clone()))?;
+        let logs = slice.logs.into_iter().map(|log| log.path).collect();
+        Some(TargetSlice { partition, file_id, path, instant, bytes, logs })
+    };
+    slices.into_iter().filter_map(slice).collect()
+}
 
 /// The files' statistics in the metadata of their commit.
 pub fn write_stats(files: &[StagedFile]) -> Vec<WriteStat> {
@@ -66,6 +82,7 @@ mod tests {
             path: format!("{partition}/{file_id}"),
             instant: "20250606182826197".parse().unwrap(),
             bytes: 1,
+            logs: Vec::new(),
         };
         let slices = [slice("p", "a"), slice("p", "b"), slice("q", "c")];
         let staged = Staged { partitions: ["p".to_string()].into(), ..Staged::default() };

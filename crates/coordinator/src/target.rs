@@ -6,7 +6,9 @@ use tributary_api::coordinator::Error;
 use tributary_api::writer::KeySettings;
 use tributary_api::{BoxedError, boxed_error};
 use tributary_hudi::target::NewTable;
-use tributary_hudi::{CommitMetadata, Storage, TableConfig, Timeline, arrow_schema, without_meta_columns};
+use tributary_hudi::{
+    Action, CommitMetadata, MergeRules, Storage, TableConfig, Timeline, arrow_schema, without_meta_columns,
+};
 use tributary_types::pipeline::{Pipeline, TableType, Target};
 use tributary_types::{InstantTime, pipeline_of_key};
 
@@ -159,7 +161,28 @@ pub(crate) fn check_config(target: &Target, config: &TableConfig) -> Vec<String>
         }
     }
     problems.extend(check_features(config));
+    problems.extend(check_merging(target, config));
     problems
+}
+
+/// How the table merges rows of one key must be what the pipeline says of its ordering columns.
+fn check_merging(target: &Target, config: &TableConfig) -> Option<String> {
+    match MergeRules::of(config) {
+        Err(error) => Some(error.to_string()),
+        Ok(rules) if rules.delete_marker.is_some() => {
+            Some("it takes rows with a marker for deletes (`hoodie.payload.delete.marker`)".to_string())
+        }
+        Ok(rules) if rules.ordering.is_some() && target.ordering.is_empty() => Some(
+            "it merges rows by event time (`hoodie.record.merge.mode`) and has no ordering columns to tell it"
+                .to_string(),
+        ),
+        Ok(rules) if rules.ordering.is_none() && !target.ordering.is_empty() => Some(
+            "the later row of a key stays in it (`hoodie.record.merge.mode=COMMIT_TIME_ORDERING`), though it has \
+             ordering columns"
+                .to_string(),
+        ),
+        Ok(_) => None,
+    }
 }
 
 /// Features of a table that a write of ours would break.
@@ -225,12 +248,20 @@ pub(crate) fn key_settings(target: &Target, config: &TableConfig) -> KeySettings
     }
 }
 
+/// What a write of rows is called on the table's timeline.
+pub(crate) fn write_action(config: &TableConfig) -> Action {
+    match config.table_type {
+        TableType::CopyOnWrite => Action::Commit,
+        TableType::MergeOnRead => Action::DeltaCommit,
+    }
+}
+
 /// The table that the pipeline describes.
 pub(crate) fn new_table(pipeline: &Pipeline) -> NewTable {
     let target = &pipeline.target;
     NewTable {
         name: target.table_name.clone(),
-        table_type: TableType::CopyOnWrite,
+        table_type: target.table_type,
         version: target.table_version,
         record_key: target.record_key.clone(),
         partition_by: target.partition_by.clone(),
@@ -343,6 +374,9 @@ mod tests {
             ("hoodie.bootstrap.base.path=/x", "bootstrapped"),
             ("hoodie.table.keygenerator.type=TIMESTAMP", "TIMESTAMP"),
             ("hoodie.datasource.write.drop.partition.columns=true", "partition columns out"),
+            ("hoodie.record.merge.mode=CUSTOM", "CUSTOM"),
+            ("hoodie.record.merge.mode=COMMIT_TIME_ORDERING", "the later row"),
+            ("hoodie.table.partial.update.mode=IGNORE_DEFAULTS", "IGNORE_DEFAULTS"),
         ];
         for (line, part) in cases {
             let problems = check_config(&target(), &config(line)).join("; ");

@@ -172,7 +172,7 @@ fn avro_name(table: &str) -> String {
 }
 
 /// Bytes of the smallest two's-complement number that holds `precision` decimal digits.
-fn decimal_bytes(precision: u8) -> u32 {
+pub(crate) fn decimal_bytes(precision: u8) -> u32 {
     let bits = (f64::from(precision) * std::f64::consts::LOG2_10).ceil() as u32 + 1;
     bits.div_ceil(8)
 }

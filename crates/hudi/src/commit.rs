@@ -9,6 +9,7 @@ use hudi_core::metadata::commit::{HoodieCommitMetadata, HoodieWriteStat};
 use hudi_core::metadata::replace_commit::HoodieReplaceCommitMetadata;
 
 use crate::error::{Error, Result};
+use crate::log_file::LogFile;
 
 const AVRO_MAGIC: &[u8] = b"Obj\x01";
 /// What Java writes as the previous commit of a file group that had none.
@@ -43,7 +44,7 @@ pub struct WriteStat {
     pub path: String,
     /// Instant of the slice it replaces; `None` for a new group.
     pub previous: Option<String>,
-    /// Base file it replaces, where known.
+    /// Base file that it replaces, or that it is a log of, where known.
     pub previous_base: Option<String>,
     /// Rows in the file.
     pub rows: i64,
@@ -144,7 +145,7 @@ impl WriteStat {
             file_id: raw.file_id.unwrap_or_default(),
             path: raw.path.unwrap_or_default(),
             previous: raw.prev_commit.filter(|text| text != NO_PREVIOUS_COMMIT && !text.is_empty()),
-            previous_base: raw.prev_base_file.filter(|text| !text.is_empty()),
+            previous_base: raw.prev_base_file.or(raw.base_file).filter(|text| !text.is_empty()),
             rows: raw.num_writes.unwrap_or_default(),
             inserts: raw.num_inserts.unwrap_or_default(),
             updates: raw.num_update_writes.unwrap_or_default(),
@@ -154,6 +155,21 @@ impl WriteStat {
     }
 
     fn to_raw(&self) -> HoodieWriteStat {
+        let whole = self.to_raw_of_any();
+        let Some(log) = LogFile::from_path(&self.path, 0) else { return whole };
+        // `HoodieDeltaWriteStat`: since version 8 each write makes a file of its own, so it begins at its start.
+        let name = self.path.rsplit('/').next().unwrap_or(&self.path);
+        HoodieWriteStat {
+            prev_base_file: None,
+            base_file: Some(self.previous_base.clone().unwrap_or_default()),
+            log_files: Some(vec![name.to_string()]),
+            log_version: Some(i32::try_from(log.version).unwrap_or(i32::MAX)),
+            log_offset: Some(0),
+            ..whole
+        }
+    }
+
+    fn to_raw_of_any(&self) -> HoodieWriteStat {
         HoodieWriteStat {
             file_id: Some(self.file_id.clone()),
             path: Some(self.path.clone()),
@@ -219,6 +235,26 @@ mod tests {
             ..CommitMetadata::default()
         };
         assert_eq!(CommitMetadata::decode("f", &metadata.encode().unwrap()).unwrap(), metadata);
+    }
+
+    #[test]
+    fn a_log_file_is_described_as_a_delta_and_reads_back() {
+        let name = ".f-0_20250101000000005.log.1_0-0-0";
+        let log = WriteStat {
+            path: format!("d=1/{name}"),
+            previous: Some("20250101000000001".to_string()),
+            previous_base: Some("f-0_0-0-0_20250101000000001.parquet".to_string()),
+            inserts: 0,
+            ..stat()
+        };
+        let raw = log.to_raw();
+        assert_eq!((raw.log_version, raw.log_offset), (Some(1), Some(0)));
+        assert_eq!(raw.log_files.as_deref(), Some([name.to_string()].as_slice()));
+        assert_eq!((&raw.base_file, &raw.prev_base_file), (&log.previous_base, &None));
+        let metadata = CommitMetadata { stats: vec![log.clone(), stat()], ..CommitMetadata::default() };
+        let bytes = metadata.encode().unwrap();
+        assert_eq!(CommitMetadata::decode("f", &bytes).unwrap().stats, [log, stat()]);
+        assert!(stat().to_raw().log_files.is_none());
     }
 
     #[test]

@@ -23,13 +23,17 @@ mod timeline;
 mod archive;
 mod archive_v1;
 mod avro_names;
+mod avro_rows;
 mod block_order;
 mod compaction_plan;
 mod delete_block;
+mod delete_encode;
 mod listing;
 mod log_blocks;
 mod log_file;
+mod log_keys;
 mod log_rows;
+mod log_writer;
 mod mdt_read;
 mod mdt_timeline;
 mod merge_rules;
@@ -61,9 +65,12 @@ pub use timeline::{Action, Instant, Timeline, completed_path, inflight_path, req
 pub use archive::{HistoryFile, archived_metadata, history_files, history_version, read_history_file};
 pub use block_order::BlockInstants;
 pub use compaction_plan::log_compaction_originals;
+pub use delete_encode::{DeletedAt, DeletedKey};
 pub use listing::{DataFiles, has_file_listing, list_directories, list_files, list_partitions};
 pub use log_blocks::Torn;
 pub use log_file::{LogFile, LogNames};
+pub use log_keys::for_each_log_key;
+pub use log_writer::{LogFileWriter, log_file_name, log_schema};
 pub use mdt_read::read_file_listing;
 pub use merge_rules::MergeRules;
 pub use merged_scan::{LogScan, open_slice};
@@ -72,7 +79,7 @@ pub use pending_changes::pending_changes;
 pub use row_groups::{Bound, ColumnRange, Prune};
 pub use scan::{BatchStream, FileScan, open_scan};
 pub use slices::{
-    BaseFile, Completions, FileSlice, GroupKey, Standing, completed_replacements, completions_for, current_slices,
-    read_metadata, replaced_groups, select_slices,
+    BaseFile, Completions, FileSlice, GroupKey, Standing, completed_replacements, completions_for, current_file_slices,
+    current_slices, read_metadata, replaced_groups, select_slices,
 };
 pub use widen::{Mismatch, Widening, plan_widening};

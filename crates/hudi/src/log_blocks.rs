@@ -18,11 +18,11 @@ const FORMAT_VERSION: u32 = 1;
 const LENGTH: usize = 8;
 
 /// `HeaderMetadataType.INSTANT_TIME`.
-const INSTANT_TIME: u32 = 0;
+pub(crate) const INSTANT_TIME: u32 = 0;
 /// `HeaderMetadataType.TARGET_INSTANT_TIME`.
 const TARGET_INSTANT_TIME: u32 = 1;
 /// `HeaderMetadataType.SCHEMA`.
-const SCHEMA: u32 = 2;
+pub(crate) const SCHEMA: u32 = 2;
 /// `HeaderMetadataType.COMPACTED_BLOCK_TIMES`.
 const COMPACTED_BLOCK_TIMES: u32 = 4;
 /// `HeaderMetadataType.IS_PARTIAL`.
@@ -103,6 +103,29 @@ impl Torn {
     pub fn of_layout(layout: u32) -> Self {
         if layout == 1 { Torn::PassedOver } else { Torn::Refused }
     }
+}
+
+/// A block as Hudi writes it: `header` by the numbers of `HeaderMetadataType`, no footer.
+pub(crate) fn frame_block(kind: u32, header: &[(u32, &str)], content: &[u8]) -> Vec<u8> {
+    let header_bytes: usize = header.iter().map(|(_, value)| 8 + value.len()).sum();
+    // Format version, type, both maps' counts, then the content with its length, and the length at the end.
+    let length = 4 * 4 + header_bytes + LENGTH + content.len() + LENGTH;
+    let mut out = Vec::with_capacity(MAGIC.len() + LENGTH + length);
+    out.extend(MAGIC);
+    out.extend((length as u64).to_be_bytes());
+    out.extend(FORMAT_VERSION.to_be_bytes());
+    out.extend(kind.to_be_bytes());
+    out.extend((header.len() as u32).to_be_bytes());
+    for (key, value) in header {
+        out.extend(key.to_be_bytes());
+        out.extend((value.len() as u32).to_be_bytes());
+        out.extend(value.as_bytes());
+    }
+    out.extend((content.len() as u64).to_be_bytes());
+    out.extend(content);
+    out.extend(0u32.to_be_bytes());
+    out.extend(((length + MAGIC.len()) as u64).to_be_bytes());
+    out
 }
 
 /// The blocks of a log file, in order; `file` is for messages.
@@ -219,6 +242,14 @@ pub(crate) mod tests {
         out.extend(body);
         out.extend((length + MAGIC.len() as u64).to_be_bytes());
         out
+    }
+
+    #[test]
+    fn a_block_is_framed_as_hudi_does_it() {
+        let header = [(INSTANT_TIME, "1"), (SCHEMA, "{}")];
+        for content in [b"".as_slice(), b"abc"] {
+            assert_eq!(frame_block(3, &header, content), block_with(3, &header, content));
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tributary_types::InstantTime;
+use tributary_types::pipeline::TableType;
 
 use crate::base_file::parse_base_file_name;
 use crate::block_order::BlockInstants;
@@ -325,17 +326,29 @@ fn needs_archive(completions: &Completions, files: &DataFiles, names: LogNames) 
     })
 }
 
-/// The base files of a copy-on-write table as of this view of its timeline: the newest committed one of each group.
-pub async fn current_slices(storage: &Storage, config: &TableConfig, timeline: &Timeline) -> Result<Vec<BaseFile>> {
+/// The live slices of a table as of this view of its timeline.
+pub async fn current_file_slices(
+    storage: &Storage,
+    config: &TableConfig,
+    timeline: &Timeline,
+) -> Result<Vec<FileSlice>> {
     let files = list_files(storage, config, timeline).await?;
     let completions = completions_for(storage, config, timeline, &files).await?;
     let replacements = completed_replacements(timeline, None);
     let metadata = read_metadata(storage, timeline, &replacements).await?;
     let replaced = metadata.iter().flat_map(replaced_groups).collect();
     let slices = select_slices(files, &completions, &replaced, None, LogNames::of(config));
-    if let Some(log) = slices.iter().find_map(|slice| slice.logs.first()) {
-        return Err(Error::corrupt(&log.path, "a log file in a COPY_ON_WRITE table"));
+    match slices.iter().find_map(|slice| slice.logs.first()) {
+        Some(log) if config.table_type == TableType::CopyOnWrite => {
+            Err(Error::corrupt(&log.path, "a log file in a COPY_ON_WRITE table"))
+        }
+        _ => Ok(slices),
     }
+}
+
+/// The base files of a copy-on-write table as of this view of its timeline: the newest committed one of each group.
+pub async fn current_slices(storage: &Storage, config: &TableConfig, timeline: &Timeline) -> Result<Vec<BaseFile>> {
+    let slices = current_file_slices(storage, config, timeline).await?;
     Ok(slices.into_iter().filter_map(|slice| slice.base).collect())
 }
 

@@ -268,6 +268,8 @@ pub(crate) fn stage_request(schema: SchemaRef, budget: MemoryBudget) -> StageReq
     StageRequest {
         table_schema: Arc::clone(&schema),
         url: "/target".to_string(),
+        table_name: "t".to_string(),
+        table_type: tributary_types::pipeline::TableType::CopyOnWrite,
         instant: "20250606182826197".parse().unwrap(),
         attempt: 0,
         schema,

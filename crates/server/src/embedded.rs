@@ -76,6 +76,9 @@ pub fn embed(
 /// Settings of the coordinator role: its crate is not a dependency of whoever only wires roles.
 pub type CoordinatorSettings = tributary_coordinator::Settings;
 
+/// Settings of the writer role.
+pub type WriterSettings = tributary_writer::Settings;
+
 /// The coordinator's default settings with a change.
 pub fn coordinator_settings(change: impl FnOnce(&mut CoordinatorSettings)) -> CoordinatorSettings {
     let mut settings = CoordinatorSettings::default();

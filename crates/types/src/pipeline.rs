@@ -588,9 +588,7 @@ impl Pipeline {
             problems.push("`target.record_key` is empty: name the columns that make the record key".to_string());
         }
         if target.table_type == TableType::MergeOnRead {
-            problems.push(
-                "`target.table_type = \"merge_on_read\"` cannot be written yet: use \"copy_on_write\"".to_string(),
-            );
+            problems.extend(target.services.merge_on_read_problem());
         }
         if target.table_version != 9 {
             problems.push(format!(
@@ -634,6 +632,15 @@ impl Pipeline {
                  `target.acknowledge_window_only = true` if that is meant"
                     .to_string(),
             );
+        }
+        if target.table_type == TableType::MergeOnRead
+            && (target.operation.replaces_groups() || target.operation.only_deletes())
+        {
+            problems.push(format!(
+                "`target.operation = \"{}\"` is not there for merge-on-read tables yet: delete with upserts whose column \
+                 `_hoodie_is_deleted` is true",
+                target.operation.as_str().to_lowercase()
+            ));
         }
         if target.operation == Operation::DeletePartition && target.partition_by.is_empty() {
             problems.push("`target.operation = \"delete_partition\"` needs `target.partition_by`".to_string());
@@ -696,6 +703,9 @@ mod tests {
         assert_eq!(pipeline.validate(), Vec::<String>::new());
         pipeline.target.operation = Operation::DeletePartition;
         assert!(pipeline.validate()[0].contains("`target.partition_by`"));
+        pipeline.target.partition_by = vec!["day".to_string()];
+        pipeline.target.table_type = TableType::MergeOnRead;
+        assert!(pipeline.validate()[0].contains("_hoodie_is_deleted"));
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(crate) struct FileContext {
     pub(crate) storage: Storage,
     pub(crate) instant: InstantTime,
     pub(crate) attempt: u32,
+    pub(crate) table_name: String,
     /// The table's schema with meta columns.
     pub(crate) file_schema: SchemaRef,
     pub(crate) ordering: Vec<String>,
@@ -39,6 +40,7 @@ impl FileContext {
             storage,
             instant: request.instant.clone(),
             attempt: request.attempt,
+            table_name: request.table_name.clone(),
             file_schema: base_file_schema(&request.table_schema),
             ordering: request.ordering.clone(),
             batch_rows,
@@ -124,12 +126,12 @@ impl<'a> OpenFile<'a> {
     }
 }
 
-fn repeated(text: &str, rows: usize) -> ArrayRef {
+pub(crate) fn repeated(text: &str, rows: usize) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(std::iter::repeat_n(text, rows)))
 }
 
 /// `<instant>_<task>_<row>`: unique in the instant.
-fn sequence_numbers(instant: &str, task: usize, first: u64, rows: usize) -> ArrayRef {
+pub(crate) fn sequence_numbers(instant: &str, task: usize, first: u64, rows: usize) -> ArrayRef {
     use std::fmt::Write as _;
     let mut out = StringBuilder::with_capacity(rows, rows * (instant.len() + 12));
     let mut text = format!("{instant}_{task}_");
@@ -305,6 +307,8 @@ pub(crate) fn role_error(url: &str, error: tributary_hudi::Error) -> Error {
             detail: "it is named by a completed commit and is gone".to_string(),
             file,
         },
+        // The same batch meets the same limit.
+        Hudi::TooLarge { source, .. } => Error::Memory(source),
         other => Error::Store {
             url: url.to_string(),
             doing: "staging files".to_string(),

@@ -78,6 +78,7 @@ mod tests {
             path: format!("{partition}/f{number}"),
             instant: "20250606182826197".parse().unwrap(),
             bytes,
+            logs: Vec::new(),
         };
         (number, slice)
     }

@@ -11,10 +11,11 @@ use tributary_api::RowStream;
 use tributary_api::writer::{Error, StageRequest, Staged, StagedFile, TargetSlice, Writer};
 use tributary_hudi::Stores;
 use tributary_types::Entropy;
-use tributary_types::pipeline::Operation;
+use tributary_types::pipeline::{Operation, TableType};
 
 use crate::combine::{KeyedRows, RowAt, gather, text};
 use crate::deletes::{Deletes, read_partitions, stored_rows};
+use crate::delta::{Updates, append_logs, plan_logs};
 use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, write_group};
 use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, key_rules, keyed_schema};
 use crate::metrics;
@@ -55,14 +56,18 @@ impl Writer for Service {
             request: &request,
         };
         let staged = staging.run(rows).await?;
-        report(&staged, staging.space.used());
+        report(&staged, request.table_type, staging.space.used());
         Ok(staged)
     }
 }
 
-fn report(staged: &Staged, spilled: u64) {
+fn report(staged: &Staged, table_type: TableType, spilled: u64) {
     for file in &staged.files {
-        let kind = if file.previous.is_some() { "merge" } else { "create" };
+        let kind = match (&file.previous, Updates::of(table_type)) {
+            (None, _) => "create",
+            (Some(_), Updates::Rewrite) => "merge",
+            (Some(_), Updates::Append) => "append",
+        };
         ::metrics::counter!(metrics::FILES, "kind" => kind).increment(1);
         ::metrics::counter!(metrics::BYTES).increment(file.bytes);
         ::metrics::counter!(metrics::ROWS, "kind" => "insert").increment(file.inserts);
@@ -116,7 +121,7 @@ impl Staging<'_> {
                 let all = all_rows(&rows.batches);
                 let (new, absent) = stored_rows(&rows.batches, all, self.deletes);
                 staged.rows_absent += absent;
-                self.place(&rows, &new, BTreeSet::new(), &seen.partitions, &mut staged).await?;
+                self.place(&rows, &new, BTreeMap::new(), &seen.partitions, &mut staged).await?;
             }
             (Spooled::Memory(batches, _held), false) => {
                 staged.files = self.insert_all(batches, &mut staged.rows_absent).await?;
@@ -137,20 +142,26 @@ impl Staging<'_> {
     /// Everything fits in memory.
     async fn upsert_all(&self, batches: Vec<RecordBatch>, seen: &Ingested, staged: &mut Staged) -> Result<(), Error> {
         let Sorted { rows, new, by_slice } = self.sort(batches, &seen.partitions, staged).await?;
-        self.place(&rows, &new, by_slice.into_keys().collect(), &seen.partitions, staged).await
+        self.place(&rows, &new, by_slice, &seen.partitions, staged).await
     }
 
-    /// Writes new versions of the slices `touched`, and the rows `new` into small groups and new ones.
+    /// Gives the winners of each slice to it, and the rows `new` to small groups and new ones.
     async fn place(
         &self,
         rows: &Arc<KeyedRows>,
         new: &[RowAt],
-        mut touched: BTreeSet<u32>,
+        by_slice: BTreeMap<u32, Vec<u32>>,
         partitions: &BTreeSet<String>,
         staged: &mut Staged,
     ) -> Result<(), Error> {
-        let slices = self.slices_in(partitions);
         let new = by_partition(&rows.batches, new);
+        if matches!(Updates::of(self.request.table_type), Updates::Append) {
+            // A small base file would have to be rewritten, which is what logs are there to avoid.
+            staged.files = self.insert_batches(&rows.batches, new).await?;
+            return self.update(rows, by_slice, staged).await;
+        }
+        let slices = self.slices_in(partitions);
+        let mut touched: BTreeSet<u32> = by_slice.into_keys().collect();
         let Packed { appended, rest } = pack(new, &slices, &touched, self.request.files, row_bytes(&rows.batches));
         staged.files = self.insert_batches(&rows.batches, rest).await?;
         touched.extend(appended.keys());
@@ -189,13 +200,14 @@ impl Staging<'_> {
             Spooled::Memory(batches, _held) => {
                 let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), self.deletes, &self.request.budget)?);
                 let by_slice = self.by_slice(&rows, &seen.partitions).await?;
-                self.rewrite(&rows, by_slice.into_keys().collect(), BTreeMap::new(), staged).await
+                self.update(&rows, by_slice, staged).await
             }
             Spooled::Parts(parts) => {
                 for (number, slice) in self.slices_in(&seen.partitions) {
                     let rows = Arc::new(self.updates_of(&slice, &parts, rule.as_ref()).await?);
                     if !rows.winners.is_empty() {
-                        self.rewrite(&rows, [number].into(), BTreeMap::new(), staged).await?;
+                        let all = (0..rows.winners.len() as u32).collect();
+                        self.update(&rows, BTreeMap::from([(number, all)]), staged).await?;
                     }
                 }
                 Ok(())
@@ -264,6 +276,23 @@ impl Staging<'_> {
         let slices = self.request.slices.iter().enumerate();
         let touched = slices.filter(|(_, slice)| partitions.contains(&slice.partition));
         touched.map(|(number, slice)| (number as u32, slice.clone())).collect()
+    }
+
+    /// Gives the winners of each slice to it.
+    async fn update(
+        &self,
+        rows: &Arc<KeyedRows>,
+        by_slice: BTreeMap<u32, Vec<u32>>,
+        staged: &mut Staged,
+    ) -> Result<(), Error> {
+        match Updates::of(self.request.table_type) {
+            Updates::Rewrite => self.rewrite(rows, by_slice.into_keys().collect(), BTreeMap::new(), staged).await,
+            Updates::Append => {
+                let logs = plan_logs(&self.request.slices, rows, by_slice, || self.next_task());
+                staged.files.extend(append_logs(&self.context, rows, logs, self.settings.parallelism).await?);
+                Ok(())
+            }
+        }
     }
 
     /// New versions of `slices`, with the rows that each takes besides.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which stored slice holds the key of an incoming row.
 //!
-//! Only the key column of slices in touched partitions is read, and only against the slices that were pinned.
+//! Only the keys of slices in touched partitions are read, those of their logs too, and only against the slices that
+//! were pinned.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -14,6 +15,7 @@ use tributary_api::writer::{Error, TargetSlice};
 use tributary_hudi::{FileScan, open_scan};
 
 use crate::combine::KeyedRows;
+use crate::delta::search_logs;
 use crate::files::{FileContext, hudi_error};
 use crate::parallel::run_jobs;
 
@@ -72,9 +74,12 @@ pub(crate) async fn tag(
 }
 
 async fn search(context: &FileContext, slice: &TargetSlice, rows: &KeyedRows) -> Result<Vec<u32>, Error> {
+    let mut found = search_logs(context, slice, rows).await?;
+    if slice.path.is_empty() {
+        return Ok(found);
+    }
     let schema = Arc::new(Schema::new(vec![Field::new("_hoodie_record_key", DataType::Utf8, true)]));
     let mut stored = open(context, slice, &schema).await?;
-    let mut found = Vec::new();
     while let Some(batch) = stored.next().await {
         context.go_on()?;
         let batch = batch?;

@@ -47,7 +47,14 @@ pub async fn find_cleanable(
     let files = list_files(storage, config, timeline).await?;
     let completions = completions_for(storage, config, timeline, &files).await?;
     let replaced = replacement_times(storage, timeline).await?;
-    let facts = CleanFacts { timeline, files: &files.bases, completions: &completions, replaced: &replaced, keep };
+    let facts = CleanFacts {
+        timeline,
+        files: &files.bases,
+        logs: &files.logs,
+        completions: &completions,
+        replaced: &replaced,
+        keep,
+    };
     Ok(plan_clean(&facts))
 }
 
@@ -76,9 +83,10 @@ pub async fn request_clean(
     owner: &str,
 ) -> Result<()> {
     let mut paths: BTreeMap<String, Vec<FileRecord>> = BTreeMap::new();
-    for file in &plan.files {
-        paths.entry(file.partition.clone()).or_default().push(FileRecord {
-            file_path: Some(format!("{}/{}", storage.url(), file.path)),
+    let bases = plan.files.iter().map(|file| (&file.partition, &file.path));
+    for (partition, path) in bases.chain(plan.logs.iter().map(|log| (&log.partition, &log.path))) {
+        paths.entry(partition.clone()).or_default().push(FileRecord {
+            file_path: Some(format!("{}/{path}", storage.url())),
             is_bootstrap_base_file: Some(false),
         });
     }

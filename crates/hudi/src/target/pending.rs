@@ -87,12 +87,17 @@ pub async fn read_owner(
     action: Action,
 ) -> Result<Option<Owner>> {
     let path = inflight_path(timeline_dir, requested, action);
-    if let Some(bytes) = storage.get(&path).await? {
+    if let Some(bytes) = storage.get(&path).await?.filter(|bytes| !bytes.is_empty()) {
         // A foreign inflight may hold anything; ours always decodes.
         let metadata = CommitMetadata::decode(&path, &bytes).unwrap_or_default();
         if let Some(owner) = metadata.extra.get(OWNER_KEY) {
             return Ok(serde_json::from_str(owner).ok());
         }
+    }
+    if action == Action::Compaction
+        && let Some(owner) = super::compaction::plan_owner(storage, timeline_dir, requested).await?
+    {
+        return Ok(Some(owner));
     }
     let heartbeat = storage.get(&format!("{HEARTBEATS}/{requested}")).await?;
     Ok(heartbeat.and_then(|bytes| serde_json::from_slice(&bytes).ok()))

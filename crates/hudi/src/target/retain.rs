@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tributary_types::InstantTime;
 
+use crate::log_file::LogFile;
 use crate::slices::{BaseFile, Completions, GroupKey, Standing};
 use crate::timeline::{Action, Instant, Timeline};
 
@@ -17,6 +18,8 @@ pub(super) struct CleanFacts<'a> {
     pub(super) timeline: &'a Timeline,
     /// Every base file that the table lists.
     pub(super) files: &'a [BaseFile],
+    /// Every log file that the table lists, each of one instant (table version 8 and later).
+    pub(super) logs: &'a [LogFile],
     /// What became of the instants that the files name.
     pub(super) completions: &'a Completions,
     /// When a completed replacecommit replaced a group.
@@ -32,16 +35,18 @@ pub struct CleanPlan {
     pub earliest: (InstantTime, Action),
     /// The newest completed write then.
     pub last_completed: InstantTime,
-    /// What goes.
+    /// Base files that go.
     pub files: Vec<BaseFile>,
+    /// Log files that go.
+    pub logs: Vec<LogFile>,
 }
 
 /// Plans a clean; `None` when there is nothing to delete.
 ///
 /// The last `keep` completed writes stay readable, from the state just before the earliest of them on. A version of a
-/// group goes when a newer one was there by then, all versions of a group go when it was replaced by then. The newest
-/// version of a live group, and what a savepoint keeps, stays whatever its age. While a write is pending nothing is
-/// planned: it may read what it pinned.
+/// group goes when a newer one was there by then, with the logs on top of it; all versions of a group go when it was
+/// replaced by then. The newest version of a live group, and what a savepoint keeps, stays whatever its age. While a
+/// write is pending nothing is planned: it may read what it pinned.
 pub(super) fn plan_clean(facts: &CleanFacts<'_>) -> Option<CleanPlan> {
     let writes = facts.timeline.completed_writes();
     if facts.timeline.pending_writes().next().is_some() || writes.len() <= facts.keep.max(1) {
@@ -51,35 +56,90 @@ pub(super) fn plan_clean(facts: &CleanFacts<'_>) -> Option<CleanPlan> {
     let bound = retained.first()?.completed.as_ref()?;
     let earliest = retained.iter().min_by(|a, b| a.requested.cmp(&b.requested))?;
     let last = retained.iter().map(|instant| &instant.requested).max()?;
-    let mut files = Vec::new();
-    for (group, mut versions) in versions_by_group(facts) {
-        versions.sort_by(|(a, left), (b, right)| (a, &left.instant, &left.path).cmp(&(b, &right.instant, &right.path)));
-        let kept = kept_by_savepoints(facts.timeline, &versions);
+    let (mut files, mut logs) = (Vec::new(), Vec::new());
+    for (group, mut found) in versions_by_group(facts) {
+        found
+            .bases
+            .sort_by(|(a, left), (b, right)| (a, &left.instant, &left.path).cmp(&(b, &right.instant, &right.path)));
+        let kept = kept_by_savepoints(facts.timeline, &found.bases);
         let gone = facts.replaced.get(&group).filter(|at| *at < bound);
-        for (position, (at, file)) in versions.iter().enumerate() {
-            let replaced = gone.is_some_and(|gone| at.as_ref().is_none_or(|at| at <= gone));
-            let superseded = versions.get(position + 1).is_some_and(|(next, newer)| {
-                newer.instant != file.instant && next.as_ref().is_none_or(|next| next < bound)
-            });
-            if (replaced || superseded) && !kept.contains(file.path.as_str()) {
-                files.push((*file).clone());
-            }
-        }
+        files.extend((0..found.bases.len()).filter(|at| found.base_goes(*at, gone, bound, &kept)).map(|at| {
+            let (_, file) = &found.bases[at];
+            (*file).clone()
+        }));
+        let saved = !facts.timeline.savepoints().is_empty();
+        let goes = found.logs.iter().filter(|log| found.log_goes(log, gone, bound, &kept, saved));
+        logs.extend(goes.map(|(_, log)| (*log).clone()));
     }
     files.sort();
+    logs.sort();
     let earliest = (earliest.requested.clone(), earliest.action);
-    (!files.is_empty()).then(|| CleanPlan { earliest, last_completed: last.clone(), files })
+    let nothing = files.is_empty() && logs.is_empty();
+    (!nothing).then(|| CleanPlan { earliest, last_completed: last.clone(), files, logs })
 }
 
 /// A version of a group and when it completed; archived ones, without a time, come first.
 type Version<'a> = (Option<InstantTime>, &'a BaseFile);
 
-fn versions_by_group<'a>(facts: &CleanFacts<'a>) -> BTreeMap<GroupKey, Vec<Version<'a>>> {
-    let mut groups: BTreeMap<GroupKey, Vec<Version<'a>>> = BTreeMap::new();
+/// The files of a group that completed instants wrote.
+#[derive(Default)]
+struct Found<'a> {
+    bases: Vec<Version<'a>>,
+    /// With the time that says which slice they belong to: their completion, where it is known.
+    logs: Vec<(InstantTime, &'a LogFile)>,
+}
+
+impl Found<'_> {
+    /// Whether a base file goes: its group was replaced, or a newer one was there before `bound`.
+    fn base_goes(
+        &self,
+        position: usize,
+        gone: Option<&InstantTime>,
+        bound: &InstantTime,
+        kept: &HashSet<&str>,
+    ) -> bool {
+        let (at, file) = &self.bases[position];
+        let replaced = gone.is_some_and(|gone| at.as_ref().is_none_or(|at| at <= gone));
+        let superseded = self.bases.get(position + 1).is_some_and(|(next, newer)| {
+            newer.instant != file.instant && next.as_ref().is_none_or(|next| next < bound)
+        });
+        (replaced || superseded) && !kept.contains(file.path.as_str())
+    }
+
+    /// Whether a log file goes: with the base file that it is on top of, or, where there was none yet, once the first
+    /// one was there before `bound`.
+    fn log_goes(
+        &self,
+        (at, _): &(InstantTime, &LogFile),
+        gone: Option<&InstantTime>,
+        bound: &InstantTime,
+        kept: &HashSet<&str>,
+        saved: bool,
+    ) -> bool {
+        match self.bases.iter().rposition(|(_, base)| base.instant <= *at) {
+            Some(base) => self.base_goes(base, gone, bound, kept),
+            None => {
+                let first = self.bases.first();
+                let compacted = first.is_some_and(|(done, _)| done.as_ref().is_none_or(|done| done < bound));
+                // Which of them a savepoint keeps is not worth telling.
+                (compacted || gone.is_some_and(|gone| at <= gone)) && !saved
+            }
+        }
+    }
+}
+
+fn versions_by_group<'a>(facts: &CleanFacts<'a>) -> BTreeMap<GroupKey, Found<'a>> {
+    let mut groups: BTreeMap<GroupKey, Found<'a>> = BTreeMap::new();
+    // A file of an instant that did not complete is a rollback's business.
     for file in facts.files {
-        // A file of an instant that did not complete is a rollback's business.
         if let Standing::Completed(at) = facts.completions.standing(&file.instant) {
-            groups.entry(file.group()).or_default().push((at, file));
+            groups.entry(file.group()).or_default().bases.push((at, file));
+        }
+    }
+    for log in facts.logs {
+        if let Standing::Completed(at) = facts.completions.standing(&log.instant) {
+            let at = at.unwrap_or_else(|| log.instant.clone());
+            groups.entry(log.group()).or_default().logs.push((at, log));
         }
     }
     groups

@@ -139,6 +139,7 @@ fn target_to_proto(target: &Target) -> proto::Target {
             clean_commits: Some(target.services.clean_commits),
             archive_commits: Some(target.services.archive_commits),
             compact_metadata_commits: Some(target.services.compact_metadata_commits),
+            compact_delta_commits: Some(target.services.compact_delta_commits),
         }),
     }
 }
@@ -169,6 +170,7 @@ fn services_from_proto(services: proto::Services) -> Services {
         clean_commits: services.clean_commits.unwrap_or(defaults.clean_commits),
         archive_commits: services.archive_commits.unwrap_or(defaults.archive_commits),
         compact_metadata_commits: services.compact_metadata_commits.unwrap_or(defaults.compact_metadata_commits),
+        compact_delta_commits: services.compact_delta_commits.unwrap_or(defaults.compact_delta_commits),
     }
 }
 

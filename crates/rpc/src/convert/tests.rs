@@ -110,7 +110,12 @@ pub(crate) fn pipeline() -> Pipeline {
             hive_style: false,
             small_file_limit: ByteSize(11),
             max_file_size: ByteSize(12),
-            services: Services { clean_commits: 3, archive_commits: 0, compact_metadata_commits: 7 },
+            services: Services {
+                clean_commits: 3,
+                archive_commits: 0,
+                compact_metadata_commits: 7,
+                compact_delta_commits: 0,
+            },
         },
         limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },
     }

@@ -14,6 +14,8 @@ use crate::proto::writer as proto;
 pub fn stage_to_proto(request: &StageRequest) -> proto::StageRequest {
     proto::StageRequest {
         url: request.url.clone(),
+        table_name: request.table_name.clone(),
+        table_type: request.table_type.to_wire(),
         instant: request.instant.to_string(),
         attempt: request.attempt,
         schema: schema_to_bytes(&request.schema),
@@ -45,6 +47,8 @@ pub fn stage_from_proto(request: proto::StageRequest) -> Result<StageRequest, Ma
     }
     Ok(StageRequest {
         url: request.url,
+        table_name: request.table_name,
+        table_type: WireEnum::from_wire(request.table_type)?,
         instant: request.instant.parse().map_err(|e| Malformed::new("instant", e))?,
         attempt: request.attempt,
         schema: schema_from_bytes(request.schema, "schema")?,
@@ -75,6 +79,7 @@ fn slice_to_proto(slice: &TargetSlice) -> proto::TargetSlice {
         path: slice.path.clone(),
         instant: slice.instant.to_string(),
         bytes: slice.bytes,
+        logs: slice.logs.clone(),
     }
 }
 
@@ -85,6 +90,7 @@ fn slice_from_proto(slice: proto::TargetSlice) -> Result<TargetSlice, Malformed>
         path: slice.path,
         instant: slice.instant.parse().map_err(|e| Malformed::new("instant", e))?,
         bytes: slice.bytes,
+        logs: slice.logs,
     })
 }
 

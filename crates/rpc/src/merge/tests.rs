@@ -121,6 +121,8 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
         ],
         stage: StageRequest {
             url: "/t".to_string(),
+            table_name: "t".to_string(),
+            table_type: tributary_types::pipeline::TableType::CopyOnWrite,
             instant: "20250606182826197".parse().unwrap(),
             attempt: 1,
             schema: rows(&[]).schema(),

@@ -69,6 +69,8 @@ fn staged() -> Staged {
 fn request(url: &str) -> StageRequest {
     StageRequest {
         url: url.to_string(),
+        table_name: "t".to_string(),
+        table_type: tributary_types::pipeline::TableType::MergeOnRead,
         instant: "20250606182826197".parse().unwrap(),
         attempt: 3,
         schema: rows(&[]).schema(),
@@ -90,6 +92,7 @@ fn request(url: &str) -> StageRequest {
             path: "day=1/f.parquet".to_string(),
             instant: "20250606182826197".parse().unwrap(),
             bytes: 11,
+            logs: vec!["day=1/.f_20250606182826197.log.1_0-0-0".to_string()],
         }]),
         budget: MemoryBudget::new(1000),
         share: None,

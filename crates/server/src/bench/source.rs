@@ -9,11 +9,13 @@ use futures::StreamExt;
 use tributary_api::timeline::InstantFact;
 use tributary_api::writer::{FileSizes, KeySettings, StageRequest, TargetSlice, Writer};
 use tributary_api::{RowError, RowStream, Stop};
-use tributary_coordinator::{file_changes, write_stats};
+use tributary_coordinator::{file_changes, target_slices, write_stats};
 use tributary_hudi::target::{
     NewTable, Owner, begin_instant, complete_instant, create_table, mint_instant, write_delta,
 };
-use tributary_hudi::{Action, CommitMetadata, Storage, Stores, TableConfig, Timeline, avro_schema, current_slices};
+use tributary_hudi::{
+    Action, CommitMetadata, Storage, Stores, TableConfig, Timeline, avro_schema, current_file_slices,
+};
 use tributary_types::pipeline::{OnNullKey, Operation, TableType};
 use tributary_types::{Clock, InstantTime, MemoryBudget, PipelineName, Zone};
 
@@ -92,7 +94,7 @@ impl SourceTable {
         let instant = mint_instant(self.clock.now_millis(), config.zone, timeline.latest_time());
         let owner = Owner { pipeline: PipelineName::new("source")?, epoch: 1, process: String::new() };
         begin_instant(&self.storage, &directory, &instant, Action::Commit, operation.as_str(), &owner).await?;
-        let slices = current_slices(&self.storage, &config, &timeline).await?;
+        let slices = target_slices(current_file_slices(&self.storage, &config, &timeline).await?);
         let request = self.stage_request(&instant, operation, slices);
         let stream: RowStream = futures::stream::iter(rows.into_iter().map(Ok::<_, RowError>)).boxed();
         let staged = self.writer.stage(request, stream).await?;
@@ -106,21 +108,11 @@ impl SourceTable {
         Ok(InstantFact { requested: instant, completed, action: "commit".to_string() })
     }
 
-    fn stage_request(
-        &self,
-        instant: &InstantTime,
-        operation: Operation,
-        slices: Vec<tributary_hudi::BaseFile>,
-    ) -> StageRequest {
-        let slices = slices.into_iter().map(|slice| TargetSlice {
-            partition: slice.partition,
-            file_id: slice.file_id,
-            path: slice.path,
-            instant: slice.instant,
-            bytes: slice.bytes,
-        });
+    fn stage_request(&self, instant: &InstantTime, operation: Operation, slices: Vec<TargetSlice>) -> StageRequest {
         StageRequest {
             url: self.storage.url().to_string(),
+            table_name: self.table.name.clone(),
+            table_type: self.table.table_type,
             instant: instant.clone(),
             attempt: 0,
             schema: Arc::clone(&self.schema),
@@ -136,7 +128,7 @@ impl SourceTable {
             ordering: Vec::new(),
             on_null_key: OnNullKey::Fail,
             files: FileSizes { small: 0, largest: 120 << 20 },
-            slices: Arc::new(slices.collect()),
+            slices: Arc::new(slices),
             budget: MemoryBudget::new(2 << 30),
             share: None,
             spill_bytes: 20 << 30,

@@ -13,11 +13,13 @@ pub struct Services {
     pub archive_commits: u32,
     /// Commits of the metadata table after which its logs are compacted.
     pub compact_metadata_commits: u32,
+    /// Delta commits of a merge-on-read table after which its log files are compacted into base files.
+    pub compact_delta_commits: u32,
 }
 
 impl Default for Services {
     fn default() -> Self {
-        Services { clean_commits: 10, archive_commits: 30, compact_metadata_commits: 10 }
+        Services { clean_commits: 10, archive_commits: 30, compact_metadata_commits: 10, compact_delta_commits: 5 }
     }
 }
 
@@ -32,6 +34,21 @@ impl Services {
     /// After how many commits a clean is looked for: not each one is worth an instant of its own.
     pub fn clean_every(&self) -> u32 {
         self.clean_commits.clamp(1, 5)
+    }
+
+    /// What is wrong for a merge-on-read table besides, as a sentence that names the key.
+    pub(super) fn merge_on_read_problem(&self) -> Option<String> {
+        // Whether a compaction is due is counted on the active timeline.
+        let short = self.archive_commits > 0 && self.archive_down_to() <= self.compact_delta_commits;
+        short.then(|| {
+            format!(
+                "`target.services.archive_commits` is {}: {} commits would stay on the timeline, and more than \
+                 `target.services.compact_delta_commits` ({}) must",
+                self.archive_commits,
+                self.archive_down_to(),
+                self.compact_delta_commits
+            )
+        })
     }
 
     /// Everything that is wrong, each as a sentence that names the key.
@@ -69,6 +86,16 @@ mod tests {
         assert!(tighter.problems()[0].contains("at least 12"), "{:?}", tighter.problems());
         let off = Services { archive_commits: 0, ..tight };
         assert_eq!(off.problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn archiving_leaves_the_delta_commits_that_a_compaction_is_counted_by() {
+        assert_eq!(Services::default().merge_on_read_problem(), None);
+        let tight = Services { clean_commits: 2, archive_commits: 6, ..Services::default() };
+        let problem = tight.merge_on_read_problem().unwrap();
+        assert!(problem.contains("archive_commits") && problem.contains("compact_delta_commits"), "{problem}");
+        assert_eq!(Services { compact_delta_commits: 3, ..tight }.merge_on_read_problem(), None);
+        assert_eq!(Services { archive_commits: 0, ..tight }.merge_on_read_problem(), None);
     }
 
     #[test]

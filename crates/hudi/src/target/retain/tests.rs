@@ -32,7 +32,8 @@ fn cleaned(
 ) -> Vec<String> {
     let timeline = timeline(names);
     let completions = Completions::new(&timeline);
-    let plan = plan_clean(&CleanFacts { timeline: &timeline, files, completions: &completions, replaced, keep });
+    let completions = &completions;
+    let plan = plan_clean(&CleanFacts { timeline: &timeline, files, logs: &[], completions, replaced, keep });
     let files = plan.map(|plan| plan.files).unwrap_or_default();
     files.iter().map(|file| format!("{}@{}", file.file_id, &file.instant.as_str()[12..14])).collect()
 }
@@ -44,6 +45,53 @@ fn the_state_before_the_earliest_kept_commit_stays_and_older_versions_go() {
     assert_eq!(cleaned(&commits(4), &files, &HashMap::new(), 2), ["a@02"]);
     assert_eq!(cleaned(&commits(4), &files, &HashMap::new(), 1), ["a@02", "a@04"]);
     assert_eq!(cleaned(&commits(4), &files, &HashMap::new(), 4), Vec::<String>::new());
+}
+
+/// `base` and `.log` files of one group by their seconds, cleaned over deltacommits at the even seconds but for
+/// compactions, each completed a second later.
+fn cleaned_logs(compactions: &[u32], bases: &[u32], logs: &[u32], keep: usize) -> Vec<String> {
+    let action = |second: u32| if compactions.contains(&second) { "commit" } else { "deltacommit" };
+    let names: Vec<String> = (1..=8).map(|n| done(2 * n, 2 * n + 1, action(2 * n))).collect();
+    let timeline = timeline(&names);
+    let files: Vec<BaseFile> = bases.iter().map(|second| file("a", *second)).collect();
+    let log = |second: &u32| LogFile::from_path(&format!("p/.a_{}.log.1_0-0-0", at(*second)), 1).unwrap();
+    let logs: Vec<LogFile> = logs.iter().map(log).collect();
+    let (completions, replaced) = (Completions::new(&timeline), HashMap::new());
+    let plan = plan_clean(&CleanFacts {
+        timeline: &timeline,
+        files: &files,
+        logs: &logs,
+        completions: &completions,
+        replaced: &replaced,
+        keep,
+    });
+    let Some(plan) = plan else { return Vec::new() };
+    let second = |instant: &InstantTime| instant.as_str()[12..14].to_string();
+    let bases = plan.files.iter().map(|file| second(&file.instant));
+    bases.chain(plan.logs.iter().map(|log| format!(".{}", second(&log.instant)))).collect()
+}
+
+#[test]
+fn logs_go_with_the_base_file_that_they_are_on_top_of() {
+    // Compacted at 8; the state before 12 is what 10 left.
+    let logs = [4, 6, 10, 12];
+    assert_eq!(cleaned_logs(&[8], &[2, 8], &logs, 3), ["02", ".04", ".06"]);
+    // The state before 8 needs the old slice.
+    assert_eq!(cleaned_logs(&[8], &[2, 8], &logs, 5), Vec::<String>::new());
+    assert_eq!(cleaned_logs(&[], &[2], &logs, 1), Vec::<String>::new(), "nothing was compacted");
+}
+
+#[test]
+fn logs_of_a_group_without_a_base_file_go_once_there_is_one() {
+    assert_eq!(cleaned_logs(&[8], &[8], &[4, 6, 10], 3), [".04", ".06"]);
+    assert_eq!(cleaned_logs(&[8], &[8], &[4, 6, 10], 5), Vec::<String>::new());
+}
+
+#[test]
+fn a_log_that_completes_after_a_compaction_was_requested_stays_with_what_it_made() {
+    // 6 completes at 7: a compaction of 7 and later takes it in, one of 6 does not.
+    assert_eq!(cleaned_logs(&[8], &[2, 8], &[6], 1), ["02", ".06"]);
+    assert_eq!(cleaned_logs(&[4], &[2, 4], &[6], 1), ["02"]);
 }
 
 #[test]
@@ -96,8 +144,8 @@ fn the_plan_says_from_which_commit_on_everything_can_be_read() {
     let completions = Completions::new(&timeline);
     let files = [file("a", 2), file("a", 4), file("a", 6)];
     let replaced = HashMap::new();
-    let facts =
-        CleanFacts { timeline: &timeline, files: &files, completions: &completions, replaced: &replaced, keep: 2 };
+    let (completions, replaced) = (&completions, &replaced);
+    let facts = CleanFacts { timeline: &timeline, files: &files, logs: &[], completions, replaced, keep: 2 };
     let plan = plan_clean(&facts).unwrap();
     assert_eq!((plan.earliest, plan.last_completed), ((at(6), Action::Commit), at(8)));
 }
