@@ -7,6 +7,7 @@ mod archived;
 mod cancelling;
 mod crashes;
 mod errors;
+mod files;
 mod history;
 mod kills;
 mod main_job;

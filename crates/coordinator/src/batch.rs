@@ -16,7 +16,7 @@ use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, crea
 use tributary_hudi::{Action, Storage, Timeline, current_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
-    Answer, Checkpoint, Cursor, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
+    Answer, Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
 };
 
 use crate::commit::{Proposal, commit_metadata, remember};
@@ -59,6 +59,8 @@ pub(crate) struct Batch<'a> {
     budget: MemoryBudget,
     /// Set while an operation of the batch may still be on its way to the store.
     unacknowledged: bool,
+    /// The plans that were read in the end, where a file moved under the first ones.
+    replanned: Option<Plans>,
 }
 
 /// Everything that is fixed before the first row is read, and the target.
@@ -90,7 +92,8 @@ impl<'a> Batch<'a> {
         let budget = MemoryBudget::new(request.pipeline.limits.memory.0 as usize);
         let stop = control.stop();
         let stage_began = Instant::now();
-        Ok(Batch { inner, request, storage, status, control, stop, stage_began, budget, unacknowledged: false })
+        let (unacknowledged, replanned) = (false, None);
+        Ok(Batch { inner, request, storage, status, control, stop, stage_began, budget, unacknowledged, replanned })
     }
 
     /// Runs the batch. The target's lock is held from the first look at its cursors to the last step, so that batches
@@ -347,16 +350,19 @@ impl<'a> Batch<'a> {
         let opening = &prepared.opening;
         let first = self.merge_once(prepared, &opening.plans, opened, 0).await;
         // The rows pass through the query and the writer, so the error comes back through either; its reason stays.
-        let Some(error) = first.as_ref().err().filter(|error| error.reason() == "FILE_GONE") else { return first };
+        let moved = |error: &&Error| matches!(error.reason(), "FILE_GONE" | "FILE_CHANGED");
+        let Some(error) = first.as_ref().err().filter(moved) else { return first };
         tracing::warn!(
             error = error as &dyn std::error::Error,
-            "a pinned file is gone; planning the same windows again"
+            "a pinned file is gone or changed; planning the same windows again"
         );
-        let ends: Vec<Cursor> = opening.plans.sources.iter().map(|plan| plan.end.clone()).collect();
         let stored = prepared.resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-        let again = plan_sources(&self.inner.roles, &self.request.pipeline, &opening.bound, stored, Some(&ends));
+        let again =
+            plan_sources(&self.inner.roles, &self.request.pipeline, &opening.bound, stored, Some(&opening.plans));
         let again = self.unless_stopped(again).await?;
-        self.merge_once(prepared, &again, opened, 1).await
+        let merged = self.merge_once(prepared, &again, opened, 1).await;
+        self.replanned = Some(again);
+        merged
     }
 
     async fn merge_once(
@@ -485,11 +491,12 @@ impl<'a> Batch<'a> {
         next.seq += 1;
         next.epoch = prepared.resolved.next_epoch;
         next.binding.clone_from(&prepared.opening.binding);
-        next.ceiling_millis = prepared.opening.plans.ceiling_millis;
+        let plans = self.replanned.as_ref().unwrap_or(&prepared.opening.plans);
+        next.ceiling_millis = plans.ceiling_millis;
         next.sources = pipeline
             .sources
             .iter()
-            .zip(&prepared.opening.plans.sources)
+            .zip(&plans.sources)
             .map(|(source, plan)| {
                 let lookup = source.read == ReadMode::Snapshot;
                 let recent = plan.recent.len().saturating_sub(RECENT_INSTANTS);
@@ -500,6 +507,7 @@ impl<'a> Batch<'a> {
                     as_of: lookup.then(|| plan.end.clone()),
                     fingerprint: plan.table.fingerprint.clone(),
                     recent: plan.recent[recent..].to_vec(),
+                    files: plan.files.as_deref().cloned(),
                 };
                 (source.name.clone(), entry)
             })

@@ -300,6 +300,7 @@ mod tests {
             as_of: None,
             fingerprint: String::new(),
             recent: Vec::new(),
+            files: None,
         };
         stored.sources.insert(pipeline.sources[0].name.clone(), source);
         let begin = begin_of(&pipeline.sources[0], Some(&stored)).unwrap();

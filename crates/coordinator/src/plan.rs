@@ -6,9 +6,9 @@ use futures::future::try_join_all;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
-use tributary_api::timeline::{Begin, PlanRequest, SourcePlan, Views};
+use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, SourcePlan, Views};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
-use tributary_types::{Checkpoint, Cursor, CursorKind, Window};
+use tributary_types::{Checkpoint, CursorKind, Window};
 
 use crate::decide::{begin_of, check_binding};
 use crate::schema::target_schema;
@@ -98,25 +98,36 @@ pub(crate) fn sql_of(pipeline: &Pipeline) -> Option<String> {
     pipeline.transforms.first().and_then(|transform| transform.sql.clone())
 }
 
-/// Plans every source, all at once. `pinned` gives the ends that a batch planned before must keep.
+/// Plans every source, all at once. `pinned` are the plans of which the windows must be kept.
 pub(crate) async fn plan_sources(
     roles: &Roles,
     pipeline: &Pipeline,
     bound: &[Bound],
     stored: Option<&Checkpoint>,
-    pinned: Option<&[Cursor]>,
+    pinned: Option<&Plans>,
 ) -> Result<Plans, Error> {
     let mut requests = Vec::with_capacity(pipeline.sources.len());
     for (number, (source, bound)) in pipeline.sources.iter().zip(bound).enumerate() {
         let mut request = plan_request(source, bound, stored)?;
-        request.pinned_end = pinned.map(|ends| ends[number].clone());
+        if let Some(planned) = pinned.map(|plans| &plans.sources[number]) {
+            request.pinned_end = Some(planned.end.clone());
+            if let Some(files) = &mut request.files {
+                files.pinned = Some(paths_of(planned));
+            }
+        }
         requests.push(request);
     }
     let first = plan_all(roles, &requests).await?;
     if pipeline.consistency == Consistency::Independent || pinned.is_some() {
-        return Ok(Plans { sources: first, ceiling_millis: None });
+        return Ok(Plans { sources: first, ceiling_millis: pinned.and_then(|plans| plans.ceiling_millis) });
     }
     align(roles, pipeline, requests, first).await
+}
+
+/// The files of a window.
+fn paths_of(plan: &SourcePlan) -> Vec<String> {
+    let splits = plan.changed.iter().flat_map(|relation| &relation.splits);
+    splits.map(|split| split.path.clone()).collect()
 }
 
 /// Cuts all windows at one ceiling: the lowest frontier, or the end of a source that a limit stopped before it.
@@ -137,7 +148,7 @@ async fn align(
         let lower = plans
             .iter()
             .filter(|plan| plan.limited)
-            .filter_map(|plan| plan.end.instant().epoch_millis(plan.table.zone))
+            .filter_map(|plan| plan.end.epoch_millis(plan.table.zone))
             .min()
             .filter(|end| *end < ceiling);
         match lower {
@@ -154,7 +165,7 @@ async fn align(
 /// ceiling may have completed after it.
 fn mark_uncut(plans: &mut [SourcePlan]) {
     let any = |kind: CursorKind| plans.iter().any(|plan| plan.end.kind() == kind);
-    let mixed = any(CursorKind::Requested) && any(CursorKind::Completed);
+    let mixed = any(CursorKind::Requested) && (any(CursorKind::Completed) || any(CursorKind::File));
     for plan in plans.iter_mut().filter(|plan| mixed && plan.end.kind() == CursorKind::Requested) {
         plan.report.not_a_cut = true;
     }
@@ -192,6 +203,10 @@ fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> 
         on_hole: source.on_hole,
         views,
         meta_columns: source.meta_columns,
+        files: source.file_source().map(|files| {
+            let state = known.and_then(|known| known.files.clone());
+            Box::new(FilesRequest { source: files, state, pinned: None })
+        }),
     })
 }
 
@@ -203,7 +218,7 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
         let schema = relations.iter().find_map(|relation| relation.as_ref().map(|r| r.schema.clone()));
         let schema = schema.or_else(|| plan.table.schema.clone()).ok_or_else(|| Error::Target {
             url: source.path.clone(),
-            what: format!("source `{}` has no schema yet: it never had a commit", source.name),
+            what: format!("source `{}` has no schema yet: {}", source.name, without_schema(source)),
         })?;
         let lookup = source.read == ReadMode::Snapshot;
         sources.push(MergeSource {
@@ -215,6 +230,13 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
         });
     }
     Ok(sources)
+}
+
+fn without_schema(source: &Source) -> &'static str {
+    match source.kind.is_files() {
+        true => "no file of it was ever read; give one with `files.schema_file`",
+        false => "it never had a commit",
+    }
 }
 
 /// Plans the SQL over the sources' schemas.

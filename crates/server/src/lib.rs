@@ -16,3 +16,4 @@ pub mod telemetry;
 mod gate;
 mod http;
 mod output;
+pub mod readers;

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tributary_api::coordinator::{BatchStatus, Coordinator, PlannedBatch, SourceStatus};
 use tributary_hudi::{CommitMetadata, Instant};
-use tributary_types::{BatchName, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, Stage, pipeline_of_key};
+use tributary_types::{BatchName, Cursor, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, Stage, pipeline_of_key};
 
 use crate::cli::Output;
 use crate::commands::Failed;
@@ -101,6 +101,12 @@ struct SourceJson {
     end_requested: Option<String>,
     oldest_pending: Option<String>,
     not_a_cut: bool,
+    /// Files behind the cursor that are read, and that are left out: the first ones, and how many are left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    late_files: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<String>,
+    left_out_files: u64,
 }
 
 #[derive(Serialize)]
@@ -127,6 +133,9 @@ fn source_json(source: &SourceStatus) -> SourceJson {
         end_requested: source.report.end_requested.as_ref().map(ToString::to_string),
         oldest_pending: source.report.oldest_pending.as_ref().map(ToString::to_string),
         not_a_cut: source.report.not_a_cut,
+        late_files: source.report.late_files.clone(),
+        left_out: source.report.left_out.clone(),
+        left_out_files: source.report.left_out_files,
     }
 }
 
@@ -243,7 +252,16 @@ fn print_batch_text(status: &BatchStatus) {
 
 fn print_source(source: &SourceStatus) {
     let report = &source.report;
+    let files = source.window.as_ref().is_some_and(|window| matches!(window.end, Cursor::File(_)));
     match &source.window {
+        Some(window) if files => println!(
+            "source   {}: window {window}, {} files, {}, {} rows, lag {} files",
+            source.source,
+            report.files,
+            size(report.bytes),
+            source.rows,
+            report.lag_instants
+        ),
         Some(window) => println!(
             "source   {}: window {window}, {} commits, {} files, {}, {} rows, lag {} commits",
             source.source,
@@ -263,8 +281,20 @@ fn print_source(source: &SourceStatus) {
     }
     if report.not_a_cut {
         println!(
-            "         {}: not a cut: its commits are ordered by request, those of other sources by completion",
+            "         {}: not a cut: its commits are ordered by request, or its files by name, those of other sources by \
+             time",
             source.source
+        );
+    }
+    if !report.late_files.is_empty() {
+        println!("         {}: behind the cursor, and read: {}", source.source, report.late_files.join(", "));
+    }
+    if report.left_out_files > 0 {
+        println!(
+            "         {}: {} behind the cursor, left out: {}",
+            source.source,
+            report.left_out_files,
+            report.left_out.join(", ")
         );
     }
 }

@@ -8,6 +8,7 @@ mod fixtures;
 mod ghost;
 mod held;
 mod memory_stores;
+mod parquet_file;
 mod vanishing;
 
 pub use archive::archive_instants;
@@ -17,4 +18,5 @@ pub use fixtures::{Fixture, unpack_zip};
 pub use ghost::Ghost;
 pub use held::{HeldStores, Hold};
 pub use memory_stores::MemoryStores;
+pub use parquet_file::write_parquet;
 pub use vanishing::{Vanishing, VanishingStores};

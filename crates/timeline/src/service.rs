@@ -74,6 +74,7 @@ impl Service {
             limited: window.limited,
             frontier_millis: table.frontier_millis(self.settings.frontier_margin_millis()),
             recent: window.recent,
+            files: None,
             changed: relations.changed,
             at_end: relations.at_end,
             at_begin: relations.at_begin,
@@ -186,9 +187,10 @@ fn report(table: &Table, window: &Window, known: &HashMap<InstantTime, bool>, re
         lag_seconds: lag_seconds(table, window, &after),
         headroom_instants: table.writes.len() - after.len(),
         late_delivered: window.late.clone(),
-        begin_requested: window.begin.as_ref().and_then(|begin| requested(begin.instant())),
+        begin_requested: window.begin.as_ref().and_then(|begin| begin.instant().and_then(requested)),
         end_requested: requested(&window.end),
         not_a_cut: false,
+        ..WindowReport::default()
     }
 }
 

@@ -51,6 +51,7 @@ fn request(url: &str, begin: Begin) -> PlanRequest {
         on_hole: OnHole::Block,
         views: Views { changed: true, end: false, begin: false },
         meta_columns: true,
+        files: None,
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Mutex;
 
 use tonic::service::Routes;
 use tributary_api::checkpoint::CursorCommit;
-use tributary_types::{BatchName, Checkpoint, CheckpointError, Fault, Outcome, Retry, SourceCheckpoint, SourceName};
+use tributary_types::{
+    BatchName, Checkpoint, CheckpointError, Fault, FileState, Outcome, Retry, SourceCheckpoint, SourceName,
+};
 
 use super::*;
 use crate::testing::{behaviours, connect};
@@ -41,6 +43,7 @@ fn resolved() -> Resolved {
             as_of: None,
             fingerprint: "f".to_string(),
             recent: vec!["20250606182826197".parse().unwrap()],
+            files: Some(FileState { older: vec![1, 2], ..FileState::default() }),
         },
     )]);
     let instant = "20250606182826197".parse().unwrap();

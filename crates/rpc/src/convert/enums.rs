@@ -64,7 +64,7 @@ wire_enums! {
     Operation = common::Operation, unspecified is Upsert { Upsert, Insert, BulkInsert }
     OnNullKey = common::OnNullKey, unspecified is Fail { Fail, Drop }
     Consistency = coordinator::Consistency, unspecified is Independent { Independent, Aligned }
-    SourceKind = coordinator::SourceKind, unspecified is Hudi { Hudi }
+    SourceKind = coordinator::SourceKind, unspecified is Hudi { Hudi, Csv, Json, Parquet }
     ReadMode = coordinator::ReadMode, unspecified is Incremental { Incremental, Snapshot }
     OnStale = coordinator::OnStale, unspecified is Fail { Fail }
     OnUnused = coordinator::OnUnused, unspecified is Fail { Fail, Allow }

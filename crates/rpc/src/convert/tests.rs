@@ -7,8 +7,8 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, Limits, OnHole, OnLate, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode,
-    Services, Source, SourceKind, Span, Start, TableType, Target, Transform, Writers,
+    ByteSize, Consistency, CsvOptions, FileOptions, JsonOptions, Limits, OnHole, OnLate, OnNullKey, OnStale, OnUnused,
+    Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target, Transform, Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
@@ -69,6 +69,9 @@ fn source(name: &str, start: Option<Start>) -> Source {
         on_late_instant: OnLate::Deliver,
         meta_columns: true,
         unused: OnUnused::Allow,
+        files: FileOptions { glob: Some("*.csv".to_string()), ..FileOptions::default() },
+        csv: CsvOptions { sep: Some("\t".to_string()), ..CsvOptions::default() },
+        json: JsonOptions::default(),
     }
 }
 
@@ -162,6 +165,9 @@ fn report() -> WindowReport {
         begin_requested: Some("20250606182826195".parse().unwrap()),
         end_requested: Some("20250606182826196".parse().unwrap()),
         not_a_cut: true,
+        late_files: vec!["a.csv".to_string()],
+        left_out: vec!["b.csv".to_string()],
+        left_out_files: 7,
     }
 }
 

@@ -32,6 +32,7 @@ fn request(begin: Begin) -> PlanRequest {
         on_hole: OnHole::Block,
         views: Views::default(),
         meta_columns: false,
+        files: None,
     }
 }
 
