@@ -190,6 +190,7 @@ async fn a_panic_in_a_batch_ends_it_and_the_next_one_clears_up() {
     let inner = roles();
     let elsewhere = Elsewhere {
         timeline: Some(inner.timeline.clone()),
+        sources: Some(inner.sources.clone()),
         checkpoints: Some(inner.checkpoints.clone()),
         writer: Some(inner.writer.clone()),
         merge: Some(Arc::new(Panicking(inner.merge.clone()))),

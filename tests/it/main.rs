@@ -9,6 +9,7 @@ mod bindings;
 mod cancelling;
 mod crashes;
 mod errors;
+mod files;
 mod history;
 mod kills;
 mod left_out;

@@ -274,7 +274,7 @@ async fn aligned_windows_end_at_one_ceiling() {
     let ceiling = "20261130023735960".parse::<tributary_types::InstantTime>().unwrap();
     assert_eq!(checkpoint.ceiling_millis, ceiling.epoch_millis(tributary_types::Zone::Utc));
     let users = checkpoint.sources.values().nth(1).unwrap();
-    assert!(users.cursor.as_ref().unwrap().instant() <= &ceiling, "{users:?}");
+    assert!(users.cursor.as_ref().unwrap().instant().unwrap() <= &ceiling, "{users:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -142,12 +142,15 @@ pub(crate) fn spread(parts: Parts, settings: Settings) -> Embedded {
     };
     let (channel, url) = start(Role::Timeline, &Elsewhere::default());
     let timeline: Arc<dyn tributary_api::timeline::Timeline> = Arc::new(TimelineClient::new(channel, url));
+    let (channel, url) = start(Role::Sources, &Elsewhere::default());
+    let sources: Arc<dyn tributary_api::timeline::Timeline> = Arc::new(TimelineClient::new(channel, url));
     let (channel, url) = start(Role::Checkpoint, &Elsewhere::default());
     let checkpoints: Arc<dyn tributary_api::checkpoint::Checkpoints> = Arc::new(CheckpointClient::new(channel, url));
     let (channel, url) = start(Role::Writer, &Elsewhere::default());
     let writer: Arc<dyn tributary_api::writer::Writer> = Arc::new(WriterClient::new(channel, url));
     let mut elsewhere = Elsewhere {
         timeline: Some(timeline.clone()),
+        sources: Some(sources.clone()),
         checkpoints: Some(checkpoints.clone()),
         writer: Some(writer.clone()),
         merge: None,
@@ -156,7 +159,8 @@ pub(crate) fn spread(parts: Parts, settings: Settings) -> Embedded {
     let merge: Arc<dyn tributary_api::merge::Merge> = Arc::new(MergeClient::new(channel, url));
     elsewhere.merge = Some(merge.clone());
     let (channel, url) = start(Role::Coordinator, &elsewhere);
-    Embedded { timeline, checkpoints, merge, writer, coordinator: Arc::new(CoordinatorClient::new(channel, url)) }
+    let coordinator = Arc::new(CoordinatorClient::new(channel, url));
+    Embedded { timeline, sources, checkpoints, merge, writer, coordinator }
 }
 
 /// A pipeline from its JSON form.

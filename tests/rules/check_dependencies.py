@@ -47,6 +47,10 @@ OWNERS = {
     "arrow-flight": ["rpc", "server"],
     "prost*": ["rpc"],
     "protox*": ["rpc"],
+    # Compressed files are text that sources read.
+    "bzip2": ["sources"],
+    "flate2": ["sources"],
+    "zstd": ["sources"],
     # Files and storage are hudi's, so that a test can watch and break every single call.
     "object_store": ["hudi", "testkit", "tests"],
     "parquet": ["hudi", "testkit", "tests"],

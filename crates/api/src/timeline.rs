@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The timeline role: reading Hudi tables.
-
-use std::sync::Arc;
+//! The readers: the timeline role, which reads Hudi tables, and the sources role, which reads directories of files.
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::pipeline::{OnHole, OnLate, TableType};
-use tributary_types::{Code, Cursor, Fault, InstantTime, MemoryBudget, Retry, SourceName, Zone};
+use tributary_types::pipeline::{FileSource, OnHole, OnLate, TableType};
+use tributary_types::{Code, Cursor, Fault, FileState, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
 use crate::predicate::Predicate;
 use crate::{BoxedError, RowStream};
 
 mod report;
+mod split;
 
-pub use report::WindowReport;
+pub use report::{NAMES_REPORTED, WindowReport};
+pub use split::{Blocks, FileSplit, LogFile, Logs, Split};
 
-/// Reads Hudi tables: what they are, what changed in them, and the rows.
+/// Reads Hudi tables, or directories of files: what they are, what changed in them, and the rows.
+///
+/// One implementation reads tables, another one files, and a third passes each request on to the right one: a request
+/// with [`PlanRequest::files`] and a split with [`Split::file`] are about files.
 ///
 /// Planning fixes everything a batch will read; reading a split later never looks at the timeline again, so what
 /// was planned is what is delivered, whatever commits arrive in between.
@@ -130,6 +133,19 @@ pub struct PlanRequest {
     /// What a source that begins after a cursor is left out with when its files do not fit the table's schema: an empty
     /// relation of this schema (without meta columns). `None`: such a plan fails.
     pub fallback_schema: Option<SchemaRef>,
+    /// What is particular to a directory of files; `None`: a table.
+    pub files: Option<Box<FilesRequest>>,
+}
+
+/// What is particular to the window of a directory of files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesRequest {
+    /// Which files, and what their bytes mean.
+    pub source: FileSource,
+    /// What the last commit remembers of them.
+    pub state: Option<FileState>,
+    /// Exactly these files, by path: the window of a batch that is planned again after its files moved.
+    pub pinned: Option<Vec<String>>,
 }
 
 impl PlanRequest {
@@ -161,6 +177,7 @@ impl PlanRequest {
             meta_columns: false,
             look_only: false,
             fallback_schema: None,
+            files: None,
         }
     }
 }
@@ -195,6 +212,8 @@ pub struct SourcePlan {
     pub at_begin: Option<Relation>,
     /// Figures for the report.
     pub report: WindowReport,
+    /// What is to be remembered of a directory of files: goes into the checkpoint.
+    pub files: Option<Box<FileState>>,
 }
 
 /// A pinned relation: its schema and every file that makes it.
@@ -204,88 +223,6 @@ pub struct Relation {
     pub schema: SchemaRef,
     /// The pieces it can be read in, in parallel.
     pub splits: Vec<Split>,
-}
-
-/// One file slice of a pinned relation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Split {
-    /// Base path or URL of the table.
-    pub url: String,
-    /// Partition path, empty for a table without partitions.
-    pub partition: String,
-    /// File group.
-    pub file_id: String,
-    /// Base file, relative to the table; empty where the group has log files only.
-    pub path: String,
-    /// Size of the base file in bytes, 0 where unknown.
-    pub bytes: u64,
-    /// Log files on top of it; `None` where there are none.
-    pub logs: Option<Logs>,
-    /// Only rows whose `_hoodie_commit_time` is one of these; `None`: all rows.
-    pub instants: Option<Arc<Vec<InstantTime>>>,
-}
-
-/// The log files of a slice, and how they are merged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Logs {
-    /// The files, in the order in which they are merged.
-    pub files: Vec<LogFile>,
-    /// Layout of the table's timeline: on layout 1 a block in them may be torn.
-    pub layout: u32,
-    /// Columns whose values say which of two rows of one key stays, the later one winning a tie; `None`: the later
-    /// row always stays.
-    pub ordering: Option<Vec<String>>,
-    /// A column and the value in it that marks a row as deleted, besides Hudi's own marks.
-    pub delete_marker: Option<(String, String)>,
-    /// Instants whose blocks count; `None`: all, since each file is of one instant.
-    pub blocks: Option<Arc<Blocks>>,
-}
-
-/// One log file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogFile {
-    /// Path relative to the table.
-    pub path: String,
-    /// Size in bytes, 0 where unknown.
-    pub bytes: u64,
-}
-
-/// Instants whose log blocks count.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Blocks {
-    /// Every instant before this one.
-    pub before: Option<InstantTime>,
-    /// These besides.
-    pub listed: Vec<InstantTime>,
-}
-
-impl Split {
-    /// How many files it has.
-    pub fn files(&self) -> usize {
-        usize::from(!self.path.is_empty()) + self.log_files().count()
-    }
-
-    /// Size of all its files in bytes, as far as it is known.
-    pub fn total_bytes(&self) -> u64 {
-        self.log_files().fold(self.bytes, |sum, log| sum.saturating_add(log.bytes))
-    }
-
-    /// Whether the size of every file is known.
-    pub fn sizes_known(&self) -> bool {
-        (self.path.is_empty() || self.bytes > 0) && self.log_files().all(|log| log.bytes > 0)
-    }
-
-    /// A file of it, for messages.
-    pub fn name(&self) -> &str {
-        match self.log_files().next() {
-            Some(log) if self.path.is_empty() => &log.path,
-            _ => &self.path,
-        }
-    }
-
-    fn log_files(&self) -> impl Iterator<Item = &LogFile> {
-        self.logs.iter().flat_map(|logs| &logs.files)
-    }
 }
 
 /// Asks for the rows of one split.
@@ -461,6 +398,62 @@ pub enum Error {
         /// The file.
         file: String,
     },
+    /// A file of a directory changed between the plan and the read.
+    #[error("`{url}`: file `{file}` changed after it was planned: {detail}")]
+    FileChanged {
+        /// The directory.
+        url: String,
+        /// The file.
+        file: String,
+        /// What was planned, and what is there.
+        detail: String,
+    },
+    /// Files appeared before the cursor, further back than the late window.
+    #[error(
+        "source `{source_name}`: {files} file(s) appeared before the cursor, further back than `files.late_window`, and \
+         were not read: {names}. Raise `files.late_window` to read them, or set `files.on_late = \"warn\"` to go on \
+         without them"
+    )]
+    LateFiles {
+        /// The source.
+        source_name: SourceName,
+        /// How many.
+        files: u64,
+        /// Some of them.
+        names: String,
+    },
+    /// A file that was read has other content now.
+    #[error(
+        "source `{source_name}`: {files} file(s) changed after they were read: {names}. Set `files.on_changed = \
+         \"reread\"` to read them whole again, or \"ignore\" to leave them; new content belongs into a new file"
+    )]
+    ChangedFiles {
+        /// The source.
+        source_name: SourceName,
+        /// How many.
+        files: u64,
+        /// Some of them.
+        names: String,
+    },
+    /// A record of a file is no good.
+    #[error(
+        "source `{source_name}`: `{file}` line {line}, byte {offset}: {reason}; the record is `{record}`. Mend the file, \
+         or set `mode = \"permissive\"` or \"dropmalformed\" for its format"
+    )]
+    BadRecord {
+        /// The source.
+        source_name: SourceName,
+        /// The file, relative to the directory.
+        file: String,
+        /// Line where the record begins, from 1.
+        line: u64,
+        /// Where the record begins, in bytes of the text: after decompression, and after the conversion to UTF-8.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+        /// The record, cut.
+        record: String,
+    },
     /// A file group whose log files do not fit into memory.
     #[error("table `{url}`: {detail}; raise `limits.memory`, or compact the table")]
     SliceTooLarge {
@@ -530,10 +523,12 @@ impl Fault for Error {
             | Error::Late { .. }
             | Error::Clock { .. }
             | Error::Beyond { .. }
+            | Error::LateFiles { .. }
+            | Error::ChangedFiles { .. }
             | Error::Schema { .. } => Code::Invalid,
-            Error::FileGone { .. } | Error::Hole { .. } => Code::Conflict,
+            Error::FileGone { .. } | Error::FileChanged { .. } | Error::Hole { .. } => Code::Conflict,
             Error::SliceTooLarge { .. } => Code::Overloaded,
-            Error::Corrupt { .. } => Code::Corrupt,
+            Error::Corrupt { .. } | Error::BadRecord { .. } => Code::Corrupt,
             Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
             Error::Other { code, .. } => *code,
         }
@@ -541,7 +536,7 @@ impl Fault for Error {
 
     fn retry(&self) -> Retry {
         match self {
-            Error::FileGone { .. } => Retry::Rebase,
+            Error::FileGone { .. } | Error::FileChanged { .. } => Retry::Rebase,
             Error::Store { .. } | Error::Unreachable { .. } | Error::Hole { .. } => Retry::Again,
             Error::Other { retry, .. } => *retry,
             _ => Retry::Never,
@@ -562,6 +557,10 @@ impl Fault for Error {
             Error::Beyond { .. } => "CURSOR_BEYOND",
             Error::Schema { .. } => "SCHEMA_UNRESOLVABLE",
             Error::FileGone { .. } => "FILE_GONE",
+            Error::FileChanged { .. } => "FILE_CHANGED",
+            Error::LateFiles { .. } => "LATE_FILES",
+            Error::ChangedFiles { .. } => "CHANGED_FILES",
+            Error::BadRecord { .. } => "BAD_RECORD",
             Error::SliceTooLarge { .. } => "SLICE_TOO_LARGE",
             Error::Corrupt { .. } => "TABLE_CORRUPT",
             Error::Store { .. } => "STORE_UNAVAILABLE",

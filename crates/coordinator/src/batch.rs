@@ -67,6 +67,8 @@ pub(crate) struct Batch<'a> {
     budget: MemoryBudget,
     /// Set while an operation of the batch may still be on its way to the store.
     unacknowledged: bool,
+    /// The plans that were read in the end, where a file moved under the first ones.
+    replanned: Option<Plans>,
 }
 
 /// Everything that is fixed before the first row is read, and the target.
@@ -110,6 +112,7 @@ impl<'a> Batch<'a> {
             stage_began,
             budget,
             unacknowledged: false,
+            replanned: None,
         })
     }
 
@@ -339,10 +342,11 @@ impl<'a> Batch<'a> {
         let opening = &prepared.opening;
         let first = self.merge_once(prepared, &opening.plans, opened, 0).await;
         // The rows pass through the query and the writer, so the error comes back through either; its reason stays.
-        let Some(error) = first.as_ref().err().filter(|error| error.reason() == "FILE_GONE") else { return first };
+        let moved = |error: &&Error| matches!(error.reason(), "FILE_GONE" | "FILE_CHANGED");
+        let Some(error) = first.as_ref().err().filter(moved) else { return first };
         tracing::warn!(
             error = error as &dyn std::error::Error,
-            "a pinned file is gone; planning the same windows again"
+            "a pinned file is gone or changed; planning the same windows again"
         );
         let stored = prepared.resolved.newest.as_ref().map(|commit| &commit.checkpoint);
         let again = plan_sources(
@@ -353,7 +357,9 @@ impl<'a> Batch<'a> {
             Ends::Pinned(&opening.plans),
         );
         let again = self.unless_stopped(again).await?;
-        self.merge_once(prepared, &again, opened, 1).await
+        let merged = self.merge_once(prepared, &again, opened, 1).await;
+        self.replanned = Some(again);
+        merged
     }
 
     async fn merge_once(
@@ -493,12 +499,13 @@ impl<'a> Batch<'a> {
         next.seq += 1;
         next.epoch = prepared.resolved.next_epoch;
         next.binding.clone_from(&prepared.opening.binding);
-        next.ceiling_millis = prepared.opening.plans.ceiling_millis;
+        let plans = self.replanned.as_ref().unwrap_or(&prepared.opening.plans);
+        next.ceiling_millis = plans.ceiling_millis;
         next.malformed.clear();
         next.sources = pipeline
             .sources
             .iter()
-            .zip(&prepared.opening.plans.sources)
+            .zip(&plans.sources)
             .map(|(source, plan)| {
                 let lookup = source.read == ReadMode::Snapshot;
                 let recent = plan.recent.len().saturating_sub(RECENT_INSTANTS);
@@ -511,6 +518,7 @@ impl<'a> Batch<'a> {
                     path: Some(location_of(&source.path).to_string()),
                     schema: kept_schema(source, plan),
                     recent: plan.recent[recent..].to_vec(),
+                    files: plan.files.as_deref().cloned(),
                 };
                 (source.name.clone(), entry)
             })

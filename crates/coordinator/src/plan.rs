@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
-use tributary_api::timeline::{Begin, PlanRequest, SourcePlan, Views};
+use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Views};
 use tributary_hudi::{arrow_schema, avro_schema};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
 use tributary_types::{Checkpoint, CursorKind, SourceCheckpoint, Window};
@@ -154,6 +154,9 @@ pub(crate) async fn plan_sources(
                 request.pinned_end = Some(plans.sources[number].end.clone());
                 // What the batch is to read must not turn into nothing: its cursor is fixed.
                 request.fallback_schema = None;
+                if let Some(files) = &mut request.files {
+                    files.pinned = Some(paths_of(&plans.sources[number]));
+                }
             }
         }
         requests.push(request);
@@ -167,6 +170,12 @@ pub(crate) async fn plan_sources(
         return Ok(Plans { sources: first, ceiling_millis: None });
     }
     align(roles, pipeline, requests, first).await
+}
+
+/// The files of a window.
+fn paths_of(plan: &SourcePlan) -> Vec<String> {
+    let splits = plan.changed.iter().flat_map(|relation| &relation.splits);
+    splits.map(|split| split.path.clone()).collect()
 }
 
 /// Cuts all windows at one ceiling: the lowest frontier, or the end of a source that a limit stopped before it.
@@ -192,7 +201,7 @@ async fn align(
             .iter()
             .filter(|plan| plan.limited)
             // A source that was empty and is left out stands before all time.
-            .map(|plan| plan.end.instant().epoch_millis(plan.table.zone).unwrap_or(0))
+            .map(|plan| plan.end.epoch_millis(plan.table.zone).unwrap_or(0))
             .min()
             .filter(|end| *end < ceiling);
         match lower {
@@ -213,7 +222,7 @@ async fn align(
 /// ceiling may have completed after it.
 fn mark_uncut(plans: &mut [SourcePlan]) {
     let any = |kind: CursorKind| plans.iter().any(|plan| plan.end.kind() == kind);
-    let mixed = any(CursorKind::Requested) && any(CursorKind::Completed);
+    let mixed = any(CursorKind::Requested) && (any(CursorKind::Completed) || any(CursorKind::File));
     for plan in plans.iter_mut().filter(|plan| mixed && plan.end.kind() == CursorKind::Requested) {
         plan.report.not_a_cut = true;
     }
@@ -266,6 +275,10 @@ fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> 
         meta_columns: source.meta_columns,
         look_only: false,
         fallback_schema: known.filter(|_| stored_cursor).and_then(|known| fallback_schema(source, known)),
+        files: source.file_source().map(|files| {
+            let state = known.and_then(|known| known.files.clone());
+            Box::new(FilesRequest { source: files, state, pinned: None })
+        }),
     })
 }
 
@@ -294,7 +307,7 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
         let schema = relations.iter().find_map(|relation| relation.as_ref().map(|r| r.schema.clone()));
         let schema = schema.or_else(|| plan.table.schema.clone()).ok_or_else(|| Error::Target {
             url: source.path.clone(),
-            what: format!("source `{}` has no schema yet: it never had a commit", source.name),
+            what: format!("source `{}` has no schema yet: {}", source.name, without_schema(source)),
         })?;
         let lookup = source.read == ReadMode::Snapshot;
         sources.push(MergeSource {
@@ -306,6 +319,13 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
         });
     }
     Ok(sources)
+}
+
+fn without_schema(source: &Source) -> &'static str {
+    match source.kind.is_files() {
+        true => "no file of it was ever read; give one with `files.schema_file`",
+        false => "it never had a commit",
+    }
 }
 
 /// Plans the SQL over the sources' schemas.

@@ -4,6 +4,7 @@
 //! Every path is relative to the table's base path and is used as it stands: a percent sign in a partition path is
 //! part of the directory's name, never an escape.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -43,6 +44,8 @@ pub struct Entry {
     pub bytes: u64,
     /// Last modification, milliseconds since the epoch, by the store's clock.
     pub modified_millis: i64,
+    /// What the store calls this content, where it says.
+    pub e_tag: Option<String>,
 }
 
 impl Entry {
@@ -132,6 +135,22 @@ impl Storage {
             Ok(found) => Ok(Some(found.bytes().await.map_err(|source| Error::Store { doing: doing(), source })?)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(Error::Store { doing: doing(), source }),
+        }
+    }
+
+    /// A part of a file, and what the file was when it was read; `None` when it does not exist. A part beyond the file's
+    /// end is an error of the store.
+    pub async fn get_part(&self, relative: &str, range: Range<u64>) -> Result<Option<(Bytes, Entry)>> {
+        let path = self.path(relative)?;
+        let failed = |source| Error::Store { doing: format!("reading `{relative}`"), source };
+        let options = GetOptions { range: Some(range.into()), ..GetOptions::default() };
+        match self.store.get_opts(&path, options).await {
+            Ok(found) => {
+                let entry = self.entry(&found.meta);
+                Ok(Some((found.bytes().await.map_err(failed)?, entry)))
+            }
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(failed(source)),
         }
     }
 
@@ -256,6 +275,7 @@ impl Storage {
             path: self.relative(&meta.location),
             bytes: meta.size,
             modified_millis: meta.last_modified.timestamp_millis(),
+            e_tag: meta.e_tag.clone(),
         }
     }
 

@@ -202,6 +202,7 @@ impl Bench {
                 bytes: self.split_bytes,
                 logs: None,
                 instants: None,
+                file: None,
             });
         }
         Relation { schema: Arc::clone(schema), splits }

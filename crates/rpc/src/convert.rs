@@ -35,7 +35,9 @@ pub use timeline::{
 };
 pub use writer::{stage_from_proto, stage_to_proto, staged_from_proto, staged_to_proto};
 
-pub(crate) use common::{count, instants, millis_from_proto, millis_to_proto, optional, required, text};
+pub(crate) use common::{
+    count, instants, json_from_proto, json_to_proto, millis_from_proto, millis_to_proto, optional, required, text,
+};
 pub(crate) use timeline::source_name;
 
 /// A message that is not what it should be.

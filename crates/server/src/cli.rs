@@ -171,11 +171,14 @@ pub struct ServeArgs {
     #[arg(long)]
     pub http_listen: Option<String>,
     /// Roles that run in this process.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["timeline", "checkpoint", "merge", "writer", "coordinator"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["timeline", "sources", "checkpoint", "merge", "writer", "coordinator"])]
     pub roles: Vec<Role>,
     /// Where the timeline role is, when it does not run here: `http://HOST:PORT`.
     #[arg(long)]
     pub timeline_address: Option<String>,
+    /// Where the sources role is, which reads directories of files, when it does not run here.
+    #[arg(long)]
+    pub sources_address: Option<String>,
     /// Where the checkpoint role is, when it does not run here.
     #[arg(long)]
     pub checkpoint_address: Option<String>,

@@ -20,6 +20,8 @@ use crate::roles::{Elsewhere, Parts, Role, host};
 pub struct Embedded {
     /// Reads Hudi tables.
     pub timeline: Arc<dyn Timeline>,
+    /// Reads directories of files.
+    pub sources: Arc<dyn Timeline>,
     /// Finds cursors.
     pub checkpoints: Arc<dyn Checkpoints>,
     /// Runs the SQL.
@@ -35,6 +37,8 @@ pub struct Embedded {
 pub struct Settings {
     /// Of the timeline role.
     pub timeline: tributary_timeline::Settings,
+    /// Of the sources role.
+    pub sources: tributary_sources::Settings,
     /// Of the checkpoint role.
     pub checkpoint: tributary_checkpoint::Settings,
     /// Of the merge role.
@@ -66,6 +70,7 @@ pub fn embed(
     let hosted = host(&Role::ALL, &Elsewhere::default(), &parts, settings).expect(HERE);
     Embedded {
         timeline: hosted.timeline.expect(HERE),
+        sources: hosted.sources.expect(HERE),
         checkpoints: hosted.checkpoints.expect(HERE),
         merge: hosted.merge.expect(HERE),
         writer: hosted.writer.expect(HERE),

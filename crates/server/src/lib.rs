@@ -17,3 +17,4 @@ mod gate;
 mod http;
 mod news;
 mod output;
+pub mod readers;

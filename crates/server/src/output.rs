@@ -13,7 +13,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tributary_api::coordinator::{BatchStatus, Coordinator, PlannedBatch, SourceStatus, Written};
 use tributary_hudi::{CommitMetadata, Instant};
-use tributary_types::{BatchName, CursorKind, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, Stage, pipeline_of_key};
+use tributary_types::{
+    BatchName, Cursor, CursorKind, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, Stage, pipeline_of_key,
+};
 
 use crate::cli::Output;
 use crate::commands::Failed;
@@ -118,6 +120,12 @@ struct SourceJson {
     not_a_cut: bool,
     /// Why the source was left out of the batch.
     skipped: Option<String>,
+    /// Files behind the cursor that are read, and that are left out: the first ones, and how many are left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    late_files: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<String>,
+    left_out_files: u64,
 }
 
 #[derive(Serialize)]
@@ -147,6 +155,9 @@ fn source_json(source: &SourceStatus) -> SourceJson {
         headroom_instants: source.report.headroom_instants,
         not_a_cut: source.report.not_a_cut,
         skipped: source.report.skipped.clone(),
+        late_files: source.report.late_files.clone(),
+        left_out: source.report.left_out.clone(),
+        left_out_files: source.report.left_out_files,
     }
 }
 
@@ -298,10 +309,14 @@ fn source_lines(source: &SourceStatus) -> Vec<String> {
     let (name, report) = (&source.source, &source.report);
     let read = format!("{} files, {}, {} rows", report.files, size(report.bytes), source.rows);
     let Some(window) = &source.window else { return vec![format!("source   {name}: looked up, {read}")] };
-    let mut lines = vec![format!(
-        "source   {name}: window {window}, {} commits, {read}, lag {} commits ({} s), headroom {} commits",
-        report.instants, report.lag_instants, report.lag_seconds, report.headroom_instants
-    )];
+    let mut lines = vec![if matches!(window.end, Cursor::File(_)) {
+        format!("source   {name}: window {window}, {read}, lag {} files", report.lag_instants)
+    } else {
+        format!(
+            "source   {name}: window {window}, {} commits, {read}, lag {} commits ({} s), headroom {} commits",
+            report.instants, report.lag_instants, report.lag_seconds, report.headroom_instants
+        )
+    }];
     let mut more = |what: String| lines.push(format!("         {name}: {what}"));
     let requested = [("begins after", &report.begin_requested), ("ends with", &report.end_requested)];
     let requested = requested.into_iter().filter_map(|(what, at)| at.as_ref().map(|at| format!("{what} {at}")));
@@ -318,7 +333,16 @@ fn source_lines(source: &SourceStatus) -> Vec<String> {
         (None, None) => {}
     }
     if report.not_a_cut {
-        more("not a cut: its commits are ordered by request, those of other sources by completion".to_string());
+        more(
+            "not a cut: its commits are ordered by request, or its files by name, those of other sources by time"
+                .to_string(),
+        );
+    }
+    if !report.late_files.is_empty() {
+        more(format!("behind the cursor, and read: {}", report.late_files.join(", ")));
+    }
+    if report.left_out_files > 0 {
+        more(format!("{} behind the cursor, left out: {}", report.left_out_files, report.left_out.join(", ")));
     }
     lines
 }

@@ -46,6 +46,13 @@ pub fn load(path: &Path) -> Result<Pipeline, Error> {
     for source in &mut pipeline.sources {
         source.path = resolve(directory, &source.path);
     }
+    for source in &mut pipeline.sources {
+        if let Some(file) = source.files.schema_file.take() {
+            let file = directory.join(file);
+            let schema = std::fs::read_to_string(&file).map_err(|source| Error::Read { path: file, source })?;
+            source.files.schema = Some(schema);
+        }
+    }
     pipeline.target.path = resolve(directory, &pipeline.target.path);
     for transform in &mut pipeline.transforms {
         if let Some(file) = transform.sql_file.take() {
@@ -156,6 +163,19 @@ record_key = ["id"]
             refused.contains("2 problem(s)") && refused.contains("no SQL") && refused.contains("record_key"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn a_schema_file_of_a_directory_is_read_and_its_options_are_checked() {
+        let files = "kind = \"csv\"\nfiles = {schema_file = \"merge.sql\"}\ncsv = {header = true}\nstart = ";
+        let pipeline = load_text(&GOOD.replacen("start = ", files, 1)).unwrap();
+        assert_eq!(pipeline.sources[0].files.schema.as_deref(), Some("SELECT 1"));
+        assert_eq!(pipeline.sources[0].csv.header, Some(true));
+        let refused = load_text(&GOOD.replacen("start = ", "csv = {header = true}\nstart = ", 1)).unwrap_err();
+        assert!(refused.to_string().contains("`csv` means nothing to `kind = \"hudi\"`"), "{refused}");
+        let misspelt = GOOD.replacen("start = ", "kind = \"csv\"\ncsv = {heeder = true}\nstart = ", 1);
+        let refused = load_text(&misspelt).unwrap_err().to_string();
+        assert!(refused.contains("did you mean `header`?"), "{refused}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tributary_store::KeyValue;
 use tributary_types::{Clock, Entropy, with_causes};
 
 use crate::embedded::{Embedded, Settings};
+use crate::readers::Readers;
 
 /// A role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
@@ -28,11 +29,14 @@ pub enum Role {
     Writer,
     /// Runs batches; calls timeline, checkpoint and merge.
     Coordinator,
+    /// Reads directories of files.
+    Sources,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 5] = [Role::Timeline, Role::Checkpoint, Role::Merge, Role::Writer, Role::Coordinator];
+    pub const ALL: [Role; 6] =
+        [Role::Timeline, Role::Sources, Role::Checkpoint, Role::Merge, Role::Writer, Role::Coordinator];
 
     /// The name on the command line and in messages.
     pub fn as_str(self) -> &'static str {
@@ -42,6 +46,7 @@ impl Role {
             Role::Merge => "merge",
             Role::Writer => "writer",
             Role::Coordinator => "coordinator",
+            Role::Sources => "sources",
         }
     }
 }
@@ -65,6 +70,8 @@ pub struct Missing {
 pub struct Elsewhere {
     /// Reads Hudi tables.
     pub timeline: Option<Arc<dyn Timeline>>,
+    /// Reads directories of files.
+    pub sources: Option<Arc<dyn Timeline>>,
     /// Finds cursors.
     pub checkpoints: Option<Arc<dyn Checkpoints>>,
     /// Runs the SQL.
@@ -78,6 +85,8 @@ pub struct Elsewhere {
 pub struct Hosted {
     /// Reads Hudi tables.
     pub timeline: Option<Arc<dyn Timeline>>,
+    /// Reads directories of files.
+    pub sources: Option<Arc<dyn Timeline>>,
     /// Finds cursors.
     pub checkpoints: Option<Arc<dyn Checkpoints>>,
     /// Runs the SQL.
@@ -122,6 +131,7 @@ impl Hosted {
     pub fn roles(&self) -> Vec<Role> {
         let here = |role: &Role| match role {
             Role::Timeline => self.timeline.is_some(),
+            Role::Sources => self.sources.is_some(),
             Role::Checkpoint => self.checkpoints.is_some(),
             Role::Merge => self.merge.is_some(),
             Role::Writer => self.writer.is_some(),
@@ -129,12 +139,19 @@ impl Hosted {
         };
         Role::ALL.into_iter().filter(here).collect()
     }
+
+    /// Whoever reads sources here; `None`: neither role that does runs here.
+    pub(crate) fn readers(&self) -> Option<Readers> {
+        let readers = Readers { tables: self.timeline.clone(), files: self.sources.clone() };
+        (readers.tables.is_some() || readers.files.is_some()).then_some(readers)
+    }
 }
 
 impl From<Embedded> for Hosted {
     fn from(all: Embedded) -> Self {
         Hosted {
             timeline: Some(all.timeline),
+            sources: Some(all.sources),
             checkpoints: Some(all.checkpoints),
             merge: Some(all.merge),
             writer: Some(all.writer),
@@ -166,6 +183,10 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
         let service = tributary_timeline::Service::new(Arc::clone(stores), Arc::clone(clock), settings.timeline);
         hosted.timeline = Some(Arc::new(service));
     }
+    if wanted.contains(&Role::Sources) {
+        let service = tributary_sources::Service::new(Arc::clone(stores), Arc::clone(clock), settings.sources);
+        hosted.sources = Some(Arc::new(service));
+    }
     if wanted.contains(&Role::Checkpoint) {
         let (stores, store, clock) = (Arc::clone(stores), Arc::clone(store), Arc::clone(clock));
         let service = Arc::new(tributary_checkpoint::Service::new(stores, store, clock, settings.checkpoint));
@@ -176,7 +197,11 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
         let service = tributary_writer::Service::new(Arc::clone(stores), Arc::clone(entropy), settings.writer);
         hosted.writer = Some(Arc::new(service));
     }
-    let timeline = hosted.timeline.clone().or(elsewhere.timeline.clone());
+    let readers = Readers {
+        tables: hosted.timeline.clone().or(elsewhere.timeline.clone()),
+        files: hosted.sources.clone().or(elsewhere.sources.clone()),
+    };
+    let timeline = readers.tables.is_some().then(|| Arc::new(readers) as Arc<dyn Timeline>);
     let needs = |user: Role, needed: Role| Missing { user, needed };
     if wanted.contains(&Role::Merge) {
         let timeline = timeline.clone().ok_or(needs(Role::Merge, Role::Timeline))?;

@@ -23,6 +23,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use tributary_api::coordinator::Coordinator;
+use tributary_api::timeline::Timeline;
 use tributary_rpc::{CheckpointServer, CoordinatorServer, FlightServer, MergeServer, TimelineServer, proto};
 use tributary_types::BatchName;
 
@@ -144,7 +145,8 @@ fn add_roles(mut routes: Routes, hosted: Hosted, gate: Option<&Arc<Gate>>) -> Ro
         routes = routes.add_service(CoordinatorServer::new(Arc::clone(&gated)));
         flight = flight.with_coordinator(gated);
     }
-    if let Some(timeline) = hosted.timeline {
+    if let Some(readers) = hosted.readers() {
+        let timeline: Arc<dyn Timeline> = Arc::new(readers);
         routes = routes.add_service(TimelineServer::new(Arc::clone(&timeline)));
         flight = flight.with_timeline(timeline);
     }
@@ -179,6 +181,9 @@ async fn serve_http(
 /// The gRPC services of the roles that run here.
 fn services_of(hosted: &Hosted) -> Vec<&'static str> {
     let mut services: Vec<&'static str> = hosted.roles().into_iter().filter_map(service_of).collect();
+    // Tables and files are read through one service.
+    services.sort_unstable();
+    services.dedup();
     services.push(FLIGHT_SERVICE);
     services
 }
@@ -186,7 +191,7 @@ fn services_of(hosted: &Hosted) -> Vec<&'static str> {
 /// The gRPC service of a role. The writer has none: it is served over Flight.
 pub(crate) fn service_of(role: Role) -> Option<&'static str> {
     match role {
-        Role::Timeline => Some("tributary.timeline.v1.TimelineService"),
+        Role::Timeline | Role::Sources => Some("tributary.timeline.v1.TimelineService"),
         Role::Checkpoint => Some("tributary.checkpoint.v1.CheckpointService"),
         Role::Merge => Some("tributary.merge.v1.MergeService"),
         Role::Writer => None,

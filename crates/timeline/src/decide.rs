@@ -93,9 +93,11 @@ pub(crate) fn decide(request: &PlanRequest, facts: &Facts<'_>) -> Result<Step, E
         Begin::Snapshot => decision.whole(true),
         Begin::Latest => Ok(decision.latest()),
         Begin::Earliest => decision.after(&InstantTime::init(), false),
-        Begin::After(cursor) if cursor.kind() == facts.kind || cursor.instant().is_init() => {
-            decision.check_cursor(cursor.instant())?;
-            decision.after(cursor.instant(), request.fingerprint.is_some())
+        Begin::After(cursor @ (Cursor::Requested(instant) | Cursor::Completed(instant)))
+            if cursor.kind() == facts.kind || instant.is_init() =>
+        {
+            decision.check_cursor(instant)?;
+            decision.after(instant, request.fingerprint.is_some())
         }
         Begin::After(Cursor::Requested(requested)) => decision.after_requested(requested),
         Begin::After(cursor @ Cursor::Completed(_)) => Err(Error::Clock {
@@ -104,6 +106,13 @@ pub(crate) fn decide(request: &PlanRequest, facts: &Facts<'_>) -> Result<Step, E
             cursor: cursor.clone(),
             version: facts.version,
             hint: "it keeps no completion times; give the cursor as `requested:<instant>`",
+        }),
+        Begin::After(cursor @ Cursor::File(_)) => Err(Error::Clock {
+            source_name: request.source.clone(),
+            url: request.url.clone(),
+            cursor: cursor.clone(),
+            version: facts.version,
+            hint: "it is a place among files; give the source another name if it was a directory of files before",
         }),
     }
 }
@@ -374,7 +383,7 @@ impl Decision<'_> {
     fn check_pinned(&self) -> Result<(), Error> {
         let Some(pinned) = self.limit.pinned.as_ref().filter(|pinned| !pinned.is_init()) else { return Ok(()) };
         let begin = match &self.request.begin {
-            Begin::After(cursor) => Some(cursor.instant()),
+            Begin::After(cursor) => cursor.instant(),
             _ => None,
         };
         let archived = self.facts.archived.iter().filter_map(|instant| instant.completed.as_ref());

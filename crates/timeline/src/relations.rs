@@ -52,7 +52,7 @@ impl Pinning<'_> {
     pub(crate) async fn pin(&self) -> Result<Relations, Error> {
         let views = self.request.views;
         let whole_changed = views.changed && self.window.whole;
-        let begin = self.window.begin.as_ref().map(Cursor::instant).filter(|_| views.begin);
+        let begin = self.window.begin.as_ref().and_then(Cursor::instant).filter(|_| views.begin);
         let listing = match whole_changed || views.end || begin.is_some() {
             true => Some(self.list().await?),
             false => None,
@@ -188,7 +188,7 @@ impl Pinning<'_> {
         let names = LogNames::of(config);
         let none = HashSet::new();
         let slices = hudi::select_slices(listing.files.clone(), &listing.completions, &none, Some(end), names);
-        let begin = self.window.begin.as_ref().map_or(end, Cursor::instant);
+        let begin = self.window.begin.as_ref().and_then(Cursor::instant).unwrap_or(end);
         let found: HashMap<&GroupKey, &FileSlice> = slices.iter().map(|slice| (&slice.group, slice)).collect();
         for (group, written) in &set.groups {
             let base = found.get(group).map(|slice| slice.base.as_ref());
@@ -273,7 +273,7 @@ impl Pinning<'_> {
             return Ok(());
         }
         if self.missing(files.iter().map(|file| file.path.clone()).collect()).await?.is_some() {
-            let begin = self.window.begin.as_ref().map_or(end, Cursor::instant);
+            let begin = self.window.begin.as_ref().and_then(Cursor::instant).unwrap_or(end);
             return Err(self.stale(begin, 0).await?);
         }
         Ok(())
@@ -339,7 +339,7 @@ impl Pinning<'_> {
             let (path, bytes) = slice.base.map(|base| (base.path, base.bytes)).unwrap_or_default();
             let (partition, file_id) = slice.group;
             let url = self.table.url.clone();
-            Split { url, partition, file_id, path, bytes, logs: logs.pin(slice.logs), instants }
+            Split { url, partition, file_id, path, bytes, logs: logs.pin(slice.logs), instants, file: None }
         };
         Ok(Relation { schema: Arc::clone(&self.schema), splits: wanted.into_iter().map(split).collect() })
     }

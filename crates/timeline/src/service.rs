@@ -80,6 +80,7 @@ impl Service {
             limited: window.limited,
             frontier_millis: table.frontier_millis(self.settings.frontier_margin_millis()),
             recent: window.recent,
+            files: None,
             changed: relations.changed,
             at_end: relations.at_end,
             at_begin: relations.at_begin,
@@ -236,11 +237,12 @@ fn report(
         lag_seconds: lag_seconds(table, window, &after),
         headroom_instants: headroom(&table.writes, &window.end, mark, request.views.begin),
         late_delivered: window.late.clone(),
-        begin_requested: window.begin.as_ref().and_then(|begin| requested(begin.instant())),
+        begin_requested: window.begin.as_ref().and_then(|begin| begin.instant().and_then(requested)),
         end_requested: requested(&window.end),
         not_a_cut: false,
         waits_for: window.waits_for.clone(),
         skipped: planned.skipped.clone(),
+        ..WindowReport::default()
     }
 }
 

@@ -56,6 +56,7 @@ fn request(url: &str, begin: Begin) -> PlanRequest {
         meta_columns: true,
         look_only: false,
         fallback_schema: None,
+        files: None,
     }
 }
 

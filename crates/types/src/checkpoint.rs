@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::cursor::{Cursor, Window};
+use crate::files::{FilePosition, FileState};
 use crate::instant::{InstantTime, Zone};
 use crate::names::{PipelineName, RequestId, SourceName};
+use crate::pipeline::FileOrder;
 
 /// Where Hudi Streamer keeps a checkpoint of the first kind (requested times, and every several-source form).
 pub const FLAT_KEY: &str = "deltastreamer.checkpoint.key";
@@ -114,7 +116,7 @@ pub enum Answer<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceCheckpoint {
-    /// Kind of source: `hudi`.
+    /// Kind of source: `hudi`, `csv`, `json` or `parquet`.
     pub kind: String,
     /// How far it was read; absent for a source that is only looked up (`read = "snapshot"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,6 +139,9 @@ pub struct SourceCheckpoint {
     /// The newest delivered instants (requested times), oldest first, at most [`RECENT_INSTANTS`].
     #[serde(default)]
     pub recent: Vec<InstantTime>,
+    /// What is remembered of the files of a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FileState>,
 }
 
 /// Why a stored checkpoint cannot be used.
@@ -346,12 +351,33 @@ pub fn flat_form(sources: &BTreeMap<SourceName, SourceCheckpoint>) -> Option<(&'
         [] => None,
         [(_, Cursor::Completed(instant))] => Some((FLAT_KEY_V2, instant.to_string())),
         [(_, Cursor::Requested(instant))] => Some((FLAT_KEY, instant.to_string())),
+        [(_, Cursor::File(position))] => Some((FLAT_KEY, flat_position(position))),
         several => {
+            let value = |cursor: &Cursor| match cursor {
+                Cursor::Requested(instant) | Cursor::Completed(instant) => instant.to_string(),
+                Cursor::File(position) => percent_encoded(&flat_position(position)),
+            };
             let entries: Vec<String> =
-                several.iter().map(|(name, cursor)| format!("{name}={}", cursor.instant())).collect();
+                several.iter().map(|(name, cursor)| format!("{name}={}", value(cursor))).collect();
             Some((FLAT_KEY, entries.join(",")))
         }
     }
+}
+
+/// What `DFSPathSelector` keeps: the newest modification that was read, in milliseconds. No Java source reads by name;
+/// its proposal (RFC "CSV source") keeps the name of the last file.
+fn flat_position(position: &FilePosition) -> String {
+    match (position.order, position.millis) {
+        (FileOrder::Modified, Some(millis)) if !position.is_start() => millis.to_string(),
+        (FileOrder::Modified, _) => "0".to_string(),
+        (FileOrder::Name, _) => position.path.clone(),
+    }
+}
+
+/// Everything but letters, digits and `-._~/` as `%XX`.
+fn percent_encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// The good entries of a several-source flat form, and the malformed ones with what is wrong with each.
@@ -391,6 +417,7 @@ mod tests {
             path: Some("/lake/f".to_string()),
             schema: Some("{}".to_string()),
             recent: Vec::new(),
+            files: None,
         }
     }
 
@@ -543,6 +570,26 @@ mod tests {
         assert_eq!(flat_form(&completed), Some((FLAT_KEY_V2, "20250606182826197".to_string())));
         let requested = BTreeMap::from([(name("orders"), source("requested:20250606182826197"))]);
         assert_eq!(flat_form(&requested), Some((FLAT_KEY, "20250606182826197".to_string())));
+    }
+
+    #[test]
+    fn one_directory_of_files_is_written_as_its_java_source_would() {
+        let modified = BTreeMap::from([(name("clicks"), source("file:modified:1735689600123:a/b.csv"))]);
+        assert_eq!(flat_form(&modified), Some((FLAT_KEY, "1735689600123".to_string())));
+        let named = BTreeMap::from([(name("clicks"), source("file:name:-:2025-01-01.csv"))]);
+        assert_eq!(flat_form(&named), Some((FLAT_KEY, "2025-01-01.csv".to_string())));
+        let unread = BTreeMap::from([(name("clicks"), source("file:modified:-:"))]);
+        assert_eq!(flat_form(&unread), Some((FLAT_KEY, "0".to_string())));
+    }
+
+    #[test]
+    fn a_position_among_files_is_encoded_beside_other_sources() {
+        let sources = BTreeMap::from([
+            (name("clicks"), source("file:name:-:a,b=ü.csv")),
+            (name("orders"), source("completed:20250606182826197")),
+        ]);
+        let (_, text) = flat_form(&sources).unwrap();
+        assert_eq!(text, "clicks=a%2Cb%3D%C3%BC.csv,orders=20250606182826197");
     }
 
     #[test]

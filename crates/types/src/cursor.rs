@@ -6,12 +6,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::instant::{InstantError, InstantTime};
+use crate::files::{FilePosition, FilePositionError};
+use crate::instant::{InstantError, InstantTime, Zone};
 
-/// How far a source has been read, in the clock that its table version orders commits by.
+/// How far a source has been read: for a table in the clock that its version orders commits by, for a directory of
+/// files in the order of its files.
 ///
 /// Table version 6 has no completion times, so its cursor is the requested time; versions 8 and 9 are read in the
-/// order in which commits completed. The two never compare: see [`Cursor::same_clock`].
+/// order in which commits completed. Kinds never compare: see [`Cursor::same_clock`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Cursor {
@@ -19,15 +21,19 @@ pub enum Cursor {
     Requested(InstantTime),
     /// Everything completed at or before this instant was read.
     Completed(InstantTime),
+    /// Every file up to this place was read.
+    File(FilePosition),
 }
 
-/// The clocks of a timeline: what a cursor counts in.
+/// What a cursor counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CursorKind {
     /// Requested times.
     Requested,
     /// Completion times.
     Completed,
+    /// Files.
+    File,
 }
 
 impl CursorKind {
@@ -36,11 +42,11 @@ impl CursorKind {
         if layout == 1 { CursorKind::Requested } else { CursorKind::Completed }
     }
 
-    /// A cursor in this clock.
+    /// A cursor in the clock of a timeline; that of a table which is not read by request counts completion times.
     pub fn at(self, instant: InstantTime) -> Cursor {
         match self {
             CursorKind::Requested => Cursor::Requested(instant),
-            CursorKind::Completed => Cursor::Completed(instant),
+            CursorKind::Completed | CursorKind::File => Cursor::Completed(instant),
         }
     }
 }
@@ -49,7 +55,7 @@ impl CursorKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
     /// The text names no clock.
-    #[error("`{text}` is not a cursor: expected `requested:<instant>` or `completed:<instant>`")]
+    #[error("`{text}` is not a cursor: expected `requested:<instant>`, `completed:<instant>` or `file:<position>`")]
     NoClock {
         /// The refused text.
         text: String,
@@ -57,13 +63,25 @@ pub enum CursorError {
     /// What follows the clock is no instant.
     #[error(transparent)]
     Instant(#[from] InstantError),
+    /// What follows is no place among files.
+    #[error(transparent)]
+    File(#[from] FilePositionError),
 }
 
 impl Cursor {
-    /// The instant, whatever the clock.
-    pub fn instant(&self) -> &InstantTime {
+    /// The instant, whatever the clock; `None` among files.
+    pub fn instant(&self) -> Option<&InstantTime> {
         match self {
-            Cursor::Requested(instant) | Cursor::Completed(instant) => instant,
+            Cursor::Requested(instant) | Cursor::Completed(instant) => Some(instant),
+            Cursor::File(_) => None,
+        }
+    }
+
+    /// Milliseconds since the epoch, where it says a time; instants are read in `zone`.
+    pub fn epoch_millis(&self, zone: Zone) -> Option<i64> {
+        match self {
+            Cursor::Requested(instant) | Cursor::Completed(instant) => instant.epoch_millis(zone),
+            Cursor::File(position) => position.millis.filter(|_| !position.is_start()),
         }
     }
 
@@ -72,6 +90,7 @@ impl Cursor {
         match self {
             Cursor::Requested(_) => CursorKind::Requested,
             Cursor::Completed(_) => CursorKind::Completed,
+            Cursor::File(_) => CursorKind::File,
         }
     }
 
@@ -86,6 +105,7 @@ impl fmt::Display for Cursor {
         match self {
             Cursor::Requested(instant) => write!(f, "requested:{instant}"),
             Cursor::Completed(instant) => write!(f, "completed:{instant}"),
+            Cursor::File(position) => write!(f, "file:{position}"),
         }
     }
 }
@@ -97,6 +117,7 @@ impl FromStr for Cursor {
         match text.split_once(':') {
             Some(("requested", instant)) => Ok(Cursor::Requested(instant.parse()?)),
             Some(("completed", instant)) => Ok(Cursor::Completed(instant.parse()?)),
+            Some(("file", position)) => Ok(Cursor::File(position.parse()?)),
             _ => Err(CursorError::NoClock { text: text.to_string() }),
         }
     }
@@ -147,7 +168,8 @@ mod tests {
 
     #[test]
     fn a_cursor_reads_back_what_it_prints() {
-        for text in ["completed:20250606182826197", "requested:20250606182826"] {
+        for text in ["completed:20250606182826197", "requested:20250606182826", "file:modified:1735689600000:a/b:c.csv"]
+        {
             assert_eq!(text.parse::<Cursor>().unwrap().to_string(), text);
         }
     }

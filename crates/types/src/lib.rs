@@ -10,6 +10,7 @@ mod checkpoint;
 mod clock;
 mod cursor;
 mod fault;
+mod files;
 mod instant;
 mod memory;
 mod names;
@@ -24,6 +25,7 @@ pub use checkpoint::{
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use cursor::{Cursor, CursorError, CursorKind, Window};
 pub use fault::{Code, Fault, Retry, with_causes};
+pub use files::{FILES_KEPT, FILES_KNOWN, FilePosition, FilePositionError, FileState, Forgotten, ReadFile, path_hash};
 pub use instant::{InstantError, InstantTime, Zone};
 pub use memory::{MemoryBudget, MemoryExceeded, Reservation};
 pub use names::{BatchName, NameError, PipelineName, RequestId, SourceName};

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -15,11 +14,18 @@ use crate::cursor::Cursor;
 use crate::instant::InstantTime;
 use crate::names::{PipelineName, SourceName};
 
+mod files;
 mod policies;
 mod services;
+mod units;
 
+pub use files::{
+    BadRecords, CsvOptions, CsvPreset, DuplicateNames, FileFormat, FileOptions, FileOrder, FileSource, JsonOptions,
+    LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
+};
 pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
 pub use services::Services;
+pub use units::{ByteSize, Span};
 
 /// A whole pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,6 +105,32 @@ pub struct Source {
     /// What to do when no placeholder uses the source.
     #[serde(default)]
     pub unused: OnUnused,
+    /// Which files, where the source is a directory of files.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub files: FileOptions,
+    /// What their bytes mean, where they are CSV.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub csv: CsvOptions,
+    /// What their bytes mean, where they are JSON.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub json: JsonOptions,
+}
+
+impl Source {
+    /// What is particular to files; `None` for a table.
+    pub fn file_source(&self) -> Option<FileSource> {
+        let format = match self.kind {
+            SourceKind::Hudi => return None,
+            SourceKind::Csv => FileFormat::Csv(Box::new(self.csv.clone())),
+            SourceKind::Json => FileFormat::Json(self.json.clone()),
+            SourceKind::Parquet => FileFormat::Parquet,
+        };
+        Some(FileSource { files: self.files.clone(), format })
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    value == &T::default()
 }
 
 fn default_num_instants() -> usize {
@@ -112,6 +144,12 @@ pub enum SourceKind {
     /// An Apache Hudi table.
     #[default]
     Hudi,
+    /// A directory of CSV files.
+    Csv,
+    /// A directory of JSON files.
+    Json,
+    /// A directory of Parquet files.
+    Parquet,
 }
 
 impl SourceKind {
@@ -119,7 +157,15 @@ impl SourceKind {
     pub fn as_str(self) -> &'static str {
         match self {
             SourceKind::Hudi => "hudi",
+            SourceKind::Csv => "csv",
+            SourceKind::Json => "json",
+            SourceKind::Parquet => "parquet",
         }
+    }
+
+    /// Whether it is a directory of files.
+    pub fn is_files(self) -> bool {
+        self != SourceKind::Hudi
     }
 }
 
@@ -177,7 +223,7 @@ impl TryFrom<String> for Start {
                 Err(_) => other.parse::<Cursor>().map(Start::At).map_err(|_| {
                     format!(
                         "`start = \"{other}\"` is none of latest, earliest, snapshot, fail, an instant, \
-                         `completed:<instant>` or `requested:<instant>`"
+                         `completed:<instant>`, `requested:<instant>` or `file:<position>`"
                     )
                 }),
             },
@@ -385,123 +431,6 @@ impl Default for Limits {
     }
 }
 
-/// A size, written `512MiB`, `1GiB`, `1000` (bytes).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "Scalar", into = "String")]
-pub struct ByteSize(pub u64);
-
-/// A time span, written `90s`, `5m`, `1h`, `200ms`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "Scalar", into = "String")]
-pub struct Span(pub Duration);
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Scalar {
-    Number(u64),
-    Text(String),
-}
-
-const SIZES: [(&str, u64); 8] = [
-    ("TiB", 1 << 40),
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
-    ("GB", 1_000_000_000),
-    ("MB", 1_000_000),
-    ("KB", 1_000),
-    ("B", 1),
-];
-
-impl FromStr for ByteSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = || format!("`{text}` is not a size: write it as 512MiB, 1GiB or a number of bytes");
-        let trimmed = text.trim();
-        let (digits, factor) = SIZES
-            .iter()
-            .find_map(|(unit, factor)| trimmed.strip_suffix(unit).map(|digits| (digits.trim_end(), *factor)))
-            .unwrap_or((trimmed, 1));
-        let number: u64 = digits.parse().map_err(|_| refuse())?;
-        number.checked_mul(factor).map(ByteSize).ok_or_else(refuse)
-    }
-}
-
-impl fmt::Display for ByteSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let binary = SIZES.iter().take(4).find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor));
-        match binary {
-            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
-            None => write!(f, "{}B", self.0),
-        }
-    }
-}
-
-const SPANS: [(&str, u64); 4] = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-
-impl FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = || format!("`{text}` is not a time span: write it as 200ms, 90s, 5m or 1h");
-        let trimmed = text.trim();
-        let (digits, factor) = SPANS
-            .iter()
-            .find_map(|(unit, factor)| trimmed.strip_suffix(unit).map(|digits| (digits.trim_end(), *factor)))
-            .ok_or_else(refuse)?;
-        let number: u64 = digits.parse().map_err(|_| refuse())?;
-        number.checked_mul(factor).map(|millis| Span(Duration::from_millis(millis))).ok_or_else(refuse)
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = self.0.as_millis() as u64;
-        let whole = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
-            .into_iter()
-            .find(|(_, factor)| millis >= *factor && millis.is_multiple_of(*factor));
-        match whole {
-            Some((unit, factor)) => write!(f, "{}{unit}", millis / factor),
-            None => write!(f, "{millis}ms"),
-        }
-    }
-}
-
-impl TryFrom<Scalar> for ByteSize {
-    type Error = String;
-
-    fn try_from(scalar: Scalar) -> Result<Self, Self::Error> {
-        match scalar {
-            Scalar::Number(bytes) => Ok(ByteSize(bytes)),
-            Scalar::Text(text) => text.parse(),
-        }
-    }
-}
-
-impl From<ByteSize> for String {
-    fn from(size: ByteSize) -> Self {
-        size.to_string()
-    }
-}
-
-impl TryFrom<Scalar> for Span {
-    type Error = String;
-
-    fn try_from(scalar: Scalar) -> Result<Self, Self::Error> {
-        match scalar {
-            Scalar::Number(number) => Err(format!("a time span of {number} has no unit: write 200ms, 90s, 5m or 1h")),
-            Scalar::Text(text) => text.parse(),
-        }
-    }
-}
-
-impl From<Span> for String {
-    fn from(span: Span) -> Self {
-        span.to_string()
-    }
-}
-
 impl Pipeline {
     /// Every problem that the pipeline has in itself, each as a sentence that names the key. Empty: none.
     pub fn validate(&self) -> Vec<String> {
@@ -550,6 +479,16 @@ impl Pipeline {
                     "source `{}`: `skip_on_schema_failure` does not go with `read = \"snapshot\"`: a look-up that is left \
                      out would look as if its table were empty",
                     source.name
+                ));
+            }
+            let Source { name, kind, files, csv, json, .. } = source;
+            problems.extend(files::problems(name.as_str(), *kind, files, csv, json));
+            if let Some(Start::At(cursor)) = &source.start
+                && kind.is_files() != matches!(cursor, Cursor::File(_))
+            {
+                problems.push(format!(
+                    "source `{name}`: `start = \"{cursor}\"` is no place in a source of `kind = \"{}\"`",
+                    kind.as_str()
                 ));
             }
         }

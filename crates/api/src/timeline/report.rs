@@ -38,4 +38,17 @@ pub struct WindowReport {
     /// stays.
     #[serde(default)]
     pub skipped: Option<String>,
+    /// Files that appeared, or changed, before the cursor and are read with this window. The first
+    /// [`NAMES_REPORTED`].
+    #[serde(default)]
+    pub late_files: Vec<String>,
+    /// Files that appeared too late, or changed, and are left out as the source says. The first [`NAMES_REPORTED`].
+    #[serde(default)]
+    pub left_out: Vec<String>,
+    /// How many are left out.
+    #[serde(default)]
+    pub left_out_files: u64,
 }
+
+/// Names that a report lists at most.
+pub const NAMES_REPORTED: usize = 20;

@@ -6,7 +6,9 @@ use std::sync::Mutex;
 
 use tonic::service::Routes;
 use tributary_api::checkpoint::CursorCommit;
-use tributary_types::{BatchName, Checkpoint, CheckpointError, Fault, Outcome, Retry, SourceCheckpoint, SourceName};
+use tributary_types::{
+    BatchName, Checkpoint, CheckpointError, Fault, FileState, Outcome, Retry, SourceCheckpoint, SourceName,
+};
 
 use super::*;
 use crate::testing::{behaviours, connect};
@@ -43,6 +45,7 @@ fn resolved() -> Resolved {
             path: Some("/lake/orders".to_string()),
             schema: Some("{}".to_string()),
             recent: vec!["20250606182826197".parse().unwrap()],
+            files: Some(FileState { older: vec![1, 2], ..FileState::default() }),
         },
     )]);
     let instant = "20250606182826197".parse().unwrap();

@@ -49,20 +49,24 @@ pub(crate) fn millis_from_proto(time: prost_types::Timestamp) -> i64 {
 
 /// A cursor for the wire.
 pub fn cursor_to_proto(cursor: &Cursor) -> common::Cursor {
-    let clock = match cursor {
-        Cursor::Requested(_) => common::Clock::Requested,
-        Cursor::Completed(_) => common::Clock::Completed,
+    let (clock, instant) = match cursor {
+        Cursor::Requested(instant) => (common::Clock::Requested, instant.to_string()),
+        Cursor::Completed(instant) => (common::Clock::Completed, instant.to_string()),
+        Cursor::File(position) => (common::Clock::File, position.to_string()),
     };
-    common::Cursor { clock: clock as i32, instant: cursor.instant().to_string() }
+    common::Cursor { clock: clock as i32, instant }
 }
 
 /// A cursor from the wire.
 pub fn cursor_from_proto(cursor: common::Cursor) -> Result<Cursor, Malformed> {
-    let instant: InstantTime = cursor.instant.parse().map_err(|e| Malformed::new("instant", e))?;
+    let instant = || cursor.instant.parse::<InstantTime>().map_err(|e| Malformed::new("instant", e));
     match common::Clock::try_from(cursor.clock) {
-        Ok(common::Clock::Requested) => Ok(Cursor::Requested(instant)),
-        Ok(common::Clock::Completed) => Ok(Cursor::Completed(instant)),
-        Ok(common::Clock::Unspecified) | Err(_) => Err(Malformed::new("clock", "neither requested nor completed")),
+        Ok(common::Clock::Requested) => Ok(Cursor::Requested(instant()?)),
+        Ok(common::Clock::Completed) => Ok(Cursor::Completed(instant()?)),
+        Ok(common::Clock::File) => Ok(Cursor::File(cursor.instant.parse().map_err(|e| Malformed::new("instant", e))?)),
+        Ok(common::Clock::Unspecified) | Err(_) => {
+            Err(Malformed::new("clock", "neither requested, completed nor file"))
+        }
     }
 }
 
@@ -94,6 +98,9 @@ pub fn report_to_proto(report: &WindowReport) -> common::WindowReport {
         not_a_cut: report.not_a_cut,
         waits_for: text(report.waits_for.as_ref()),
         skipped: report.skipped.clone().unwrap_or_default(),
+        late_files: report.late_files.clone(),
+        left_out: report.left_out.clone(),
+        left_out_files: report.left_out_files,
     }
 }
 
@@ -113,5 +120,21 @@ pub fn report_from_proto(report: common::WindowReport) -> Result<WindowReport, M
         not_a_cut: report.not_a_cut,
         waits_for: optional(&report.waits_for, "waits_for")?,
         skipped: Some(report.skipped).filter(|why| !why.is_empty()),
+        late_files: report.late_files,
+        left_out: report.left_out,
+        left_out_files: report.left_out_files,
     })
+}
+
+/// What is the same here, in a pipeline file and in a commit, as its JSON.
+pub(crate) fn json_to_proto<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("what crosses as JSON has only text keys")
+}
+
+/// What [`json_to_proto`] wrote; unknown keys are refused.
+pub(crate) fn json_from_proto<T: serde::de::DeserializeOwned>(
+    text: Option<String>,
+    field: &str,
+) -> Result<Option<T>, Malformed> {
+    text.map(|text| serde_json::from_str(&text).map_err(|e| Malformed::new(field, e))).transpose()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tributary_types::pipeline::{ByteSize, Limits, Pipeline, Services, Source, Span, Start, Target, Transform};
 use tributary_types::{PipelineName, SourceName};
 
-use super::{Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, required};
+use super::{Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, json_from_proto, json_to_proto, required};
 use crate::proto::coordinator as proto;
 
 /// What absent fields mean; the same as in a pipeline file.
@@ -73,7 +73,14 @@ fn source_to_proto(source: &Source) -> proto::Source {
         on_hole: source.on_hole.to_wire(),
         on_malformed_cursor: source.on_malformed_cursor.to_wire(),
         skip_on_schema_failure: source.skip_on_schema_failure,
+        files: unless_default(&source.files),
+        csv: unless_default(&source.csv),
+        json: unless_default(&source.json),
     }
+}
+
+fn unless_default<T: Default + PartialEq + serde::Serialize>(options: &T) -> Option<String> {
+    (options != &T::default()).then(|| json_to_proto(options))
 }
 
 fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
@@ -91,6 +98,9 @@ fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
         skip_on_schema_failure: source.skip_on_schema_failure,
         meta_columns: source.meta_columns,
         unused: WireEnum::from_wire(source.unused)?,
+        files: json_from_proto(source.files, "files")?.unwrap_or_default(),
+        csv: json_from_proto(source.csv, "csv")?.unwrap_or_default(),
+        json: json_from_proto(source.json, "json")?.unwrap_or_default(),
     })
 }
 

@@ -7,8 +7,9 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation,
-    Pipeline, ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target, Transform, Writers,
+    ByteSize, Consistency, CsvOptions, FileOptions, JsonOptions, Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey,
+    OnStale, OnUnused, Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target,
+    Transform, Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
@@ -72,6 +73,9 @@ fn source(name: &str, start: Option<Start>) -> Source {
         skip_on_schema_failure: true,
         meta_columns: true,
         unused: OnUnused::Allow,
+        files: FileOptions { glob: Some("*.csv".to_string()), ..FileOptions::default() },
+        csv: CsvOptions { sep: Some("\t".to_string()), ..CsvOptions::default() },
+        json: JsonOptions::default(),
     }
 }
 
@@ -175,6 +179,9 @@ fn report() -> WindowReport {
         not_a_cut: true,
         waits_for: Some("20250606182826199".parse().unwrap()),
         skipped: Some("column `a` is Utf8".to_string()),
+        late_files: vec!["a.csv".to_string()],
+        left_out: vec!["b.csv".to_string()],
+        left_out_files: 7,
     }
 }
 

@@ -10,8 +10,9 @@ use tributary_api::timeline::{
 use tributary_types::{InstantTime, MemoryBudget, SourceName};
 
 use super::{
-    Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, instants, predicate_from_proto, predicate_to_proto,
-    report_from_proto, report_to_proto, required, schema_from_bytes, schema_to_bytes,
+    Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, instants, json_from_proto, json_to_proto,
+    predicate_from_proto, predicate_to_proto, report_from_proto, report_to_proto, required, schema_from_bytes,
+    schema_to_bytes,
 };
 use crate::proto::timeline as proto;
 
@@ -90,6 +91,7 @@ pub fn window_request_to_proto(request: &PlanRequest) -> proto::PlanWindowReques
         on_hole: request.on_hole.to_wire(),
         look_only: request.look_only,
         fallback_schema: request.fallback_schema.as_ref().map(|schema| schema_to_bytes(schema)),
+        files: request.files.as_deref().map(json_to_proto),
     }
 }
 
@@ -114,6 +116,7 @@ pub fn window_request_from_proto(request: proto::PlanWindowRequest) -> Result<Pl
             .fallback_schema
             .map(|bytes| schema_from_bytes(bytes, "fallback_schema"))
             .transpose()?,
+        files: json_from_proto(request.files, "files")?,
     })
 }
 
@@ -158,6 +161,7 @@ pub fn source_plan_to_proto(plan: &SourcePlan) -> proto::SourcePlan {
         at_end: plan.at_end.as_ref().map(relation_to_proto),
         at_begin: plan.at_begin.as_ref().map(relation_to_proto),
         report: Some(report_to_proto(&plan.report)),
+        files: plan.files.as_deref().map(json_to_proto),
     }
 }
 
@@ -181,6 +185,7 @@ pub fn source_plan_from_proto(plan: proto::SourcePlan) -> Result<SourcePlan, Mal
         at_end: optional_relation(plan.at_end, "at_end")?,
         at_begin: optional_relation(plan.at_begin, "at_begin")?,
         report: report_from_proto(plan.report.unwrap_or_default()).map_err(|e| e.within("report"))?,
+        files: json_from_proto(plan.files, "files")?,
     })
 }
 
@@ -236,7 +241,7 @@ pub fn relation_from_proto(relation: proto::Relation) -> Result<Relation, Malfor
                 Some(blocks)
             }
         };
-        splits.push(split_from_proto(split, set, blocks));
+        splits.push(split_from_proto(split, set, blocks).map_err(|e| e.within("splits.split"))?);
     }
     Ok(Relation { schema: schema_from_bytes(relation.schema, "schema")?, splits })
 }
@@ -257,6 +262,7 @@ fn split_to_proto(split: &Split) -> proto::Split {
         path: split.path.clone(),
         bytes: split.bytes,
         logs: split.logs.as_ref().map(logs_to_proto),
+        file: split.file.as_ref().map(json_to_proto),
     }
 }
 
@@ -264,8 +270,8 @@ fn split_from_proto(
     split: proto::Split,
     instants: Option<Arc<Vec<InstantTime>>>,
     blocks: Option<Arc<Blocks>>,
-) -> Split {
-    Split {
+) -> Result<Split, Malformed> {
+    Ok(Split {
         url: split.url,
         partition: split.partition,
         file_id: split.file_id,
@@ -273,7 +279,8 @@ fn split_from_proto(
         bytes: split.bytes,
         logs: split.logs.map(|logs| logs_from_proto(logs, blocks)),
         instants,
-    }
+        file: json_from_proto(split.file, "file")?,
+    })
 }
 
 fn logs_to_proto(logs: &Logs) -> proto::Logs {
@@ -338,7 +345,7 @@ pub fn read_from_proto(request: proto::ReadRequest) -> Result<ReadRequest, Malfo
         None => None,
     };
     Ok(ReadRequest {
-        split: split_from_proto(split, set, blocks),
+        split: split_from_proto(split, set, blocks).map_err(|e| e.within("split"))?,
         schema,
         projection,
         predicate: request.predicate.map(predicate_from_proto).transpose().map_err(|e| e.within("predicate"))?,

@@ -88,6 +88,10 @@ role_error! { timeline::Error, "timeline":
     "CURSOR_BEYOND" => Beyond { source_name, url, cursor, newest }
     "SCHEMA_UNRESOLVABLE" => Schema { url, file, column, found, expected, hint }
     "FILE_GONE" => FileGone { url, file }
+    "FILE_CHANGED" => FileChanged { url, file, detail }
+    "LATE_FILES" => LateFiles { source_name, files, names }
+    "CHANGED_FILES" => ChangedFiles { source_name, files, names }
+    "BAD_RECORD" => BadRecord { source_name, file, line, offset, reason, record }
     "SLICE_TOO_LARGE" => SliceTooLarge { url, detail }
     "TABLE_CORRUPT" => Corrupt { url, file, detail }
     "STORE_UNAVAILABLE" => Store { url, doing; source }

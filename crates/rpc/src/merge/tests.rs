@@ -104,6 +104,7 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
         bytes: 0,
         logs: None,
         instants: None,
+        file: None,
     };
     let relation = Relation { schema: rows(&[]).schema(), splits: vec![split] };
     let source = |name, changed, at_end, at_begin| MergeSource {

@@ -9,9 +9,11 @@ use futures::{StreamExt, TryStreamExt};
 use tonic::service::Routes;
 use tributary_api::RowError;
 use tributary_api::predicate::{Literal, Op, Predicate};
-use tributary_api::timeline::{Begin, Blocks, InstantFact, LogFile, Logs, Relation, Split, Views, WindowReport};
-use tributary_types::pipeline::{OnHole, OnLate, TableType};
-use tributary_types::{Code, Cursor, Fault, InstantTime, MemoryBudget, Retry, SourceName, Zone};
+use tributary_api::timeline::{
+    Begin, Blocks, FileSplit, FilesRequest, InstantFact, LogFile, Logs, Relation, Split, Views, WindowReport,
+};
+use tributary_types::pipeline::{CsvOptions, FileFormat, FileOptions, FileSource, OnHole, OnLate, TableType};
+use tributary_types::{Code, Cursor, Fault, FileState, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
 use super::*;
 use crate::flight::FlightServer;
@@ -83,6 +85,7 @@ fn split(file: &str, instants: Option<&Arc<Vec<InstantTime>>>) -> Split {
         bytes: 7,
         logs: None,
         instants: instants.cloned(),
+        file: None,
     }
 }
 
@@ -97,6 +100,10 @@ fn logs(before: Option<&str>, listed: &[&str]) -> Option<Logs> {
     })
 }
 
+fn file_state() -> FileState {
+    FileState { older: vec![1, 2], seen_millis: 9, schema: Some("{}".to_string()), ..FileState::default() }
+}
+
 fn plan() -> SourcePlan {
     let (window, other) = (Arc::new(vec![instant("20250606182826197")]), Arc::new(Vec::new()));
     let mut changed =
@@ -105,6 +112,13 @@ fn plan() -> SourcePlan {
     changed[1].logs = logs(Some("20250606182826000"), &["20250606182826197"]);
     changed[2].logs = logs(None, &["20250606182826197"]);
     changed[3].logs = changed[1].logs.clone();
+    changed[3].file = Some(FileSplit {
+        source: SourceName::new("clicks").unwrap(),
+        format: Arc::new(FileFormat::Csv(Box::new(CsvOptions { header: Some(true), ..CsvOptions::default() }))),
+        modified_millis: -5,
+        e_tag: Some("\"x\"".to_string()),
+        strict: true,
+    });
     SourcePlan {
         source: SourceName::new("db.orders").unwrap(),
         table: table("/a", true),
@@ -119,6 +133,7 @@ fn plan() -> SourcePlan {
         at_end: Some(Relation { schema: Arc::new(Schema::empty()), splits: Vec::new() }),
         at_begin: None,
         report: WindowReport { instants: 1, files: 4, ..WindowReport::default() },
+        files: Some(Box::new(file_state())),
     }
 }
 
@@ -197,6 +212,11 @@ fn plan_request(begin: Begin) -> PlanRequest {
         meta_columns: true,
         look_only: true,
         fallback_schema: Some(rows(&[]).schema()),
+        files: Some(Box::new(FilesRequest {
+            source: FileSource { files: FileOptions::default(), format: FileFormat::Parquet },
+            state: Some(file_state()),
+            pinned: Some(vec!["a,b.parquet".to_string()]),
+        })),
     }
 }
 

@@ -111,6 +111,9 @@ fn elsewhere(args: &ServeArgs) -> Result<(Elsewhere, Vec<Peer>), Failed> {
     if let Some((channel, at)) = channel(Role::Timeline, &args.timeline_address)? {
         elsewhere.timeline = Some(Arc::new(TimelineClient::new(channel, at)));
     }
+    if let Some((channel, at)) = channel(Role::Sources, &args.sources_address)? {
+        elsewhere.sources = Some(Arc::new(TimelineClient::new(channel, at)));
+    }
     if let Some((channel, at)) = channel(Role::Checkpoint, &args.checkpoint_address)? {
         elsewhere.checkpoints = Some(Arc::new(CheckpointClient::new(channel, at)));
     }

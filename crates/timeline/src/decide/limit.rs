@@ -21,7 +21,7 @@ impl Limit {
     pub(super) fn new(request: &PlanRequest, facts: &Facts<'_>) -> Result<Self, Error> {
         let pinned = match &request.pinned_end {
             None => None,
-            Some(end) if end.kind() == facts.kind => Some(end.instant().clone()),
+            Some(end) if end.kind() == facts.kind => end.instant().cloned(),
             Some(cursor) => {
                 return Err(Error::Clock {
                     source_name: request.source.clone(),
@@ -83,7 +83,7 @@ fn hole(request: &PlanRequest, facts: &Facts<'_>) -> Option<InstantTime> {
         return None;
     }
     let begin = match &request.begin {
-        Begin::After(cursor) if !request.lookup => Some(cursor.instant()),
+        Begin::After(cursor) if !request.lookup => cursor.instant(),
         _ => None,
     };
     let mut pending = facts.pending.iter().map(|(at, _)| at);

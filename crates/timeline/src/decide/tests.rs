@@ -34,6 +34,7 @@ fn request(begin: Begin) -> PlanRequest {
         meta_columns: false,
         look_only: false,
         fallback_schema: None,
+        files: None,
     }
 }
 

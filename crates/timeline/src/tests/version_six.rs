@@ -146,9 +146,9 @@ async fn a_table_of_version_six_that_was_restored_or_made_anew_is_refused() {
     let other =
         PlanRequest { fingerprint: Some("v6_nonpartitioned@20200101000000000".to_string()), ..resume(&plan, 5) };
     assert!(matches!(failure(service.plan(other).await), Error::Recreated { .. }));
-    std::fs::remove_file(table.path().join(format!(".hoodie/{}.commit", plan.end.instant()))).unwrap();
+    std::fs::remove_file(table.path().join(format!(".hoodie/{}.commit", plan.end.instant().unwrap()))).unwrap();
     for state in ["commit.requested", "inflight"] {
-        std::fs::remove_file(table.path().join(format!(".hoodie/{}.{state}", plan.end.instant()))).unwrap();
+        std::fs::remove_file(table.path().join(format!(".hoodie/{}.{state}", plan.end.instant().unwrap()))).unwrap();
     }
     match failure(service.plan(resume(&plan, 5)).await) {
         Error::Restored { cursor, .. } => assert_eq!(cursor, plan.end),

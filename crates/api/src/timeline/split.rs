@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pieces that a relation is read in: file slices of tables, files of directories.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tributary_types::pipeline::FileFormat;
+use tributary_types::{InstantTime, SourceName};
+
+/// One file slice of a pinned relation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Split {
+    /// Base path or URL of the table.
+    pub url: String,
+    /// Partition path, empty for a table without partitions.
+    pub partition: String,
+    /// File group.
+    pub file_id: String,
+    /// Base file, relative to the table; empty where the group has log files only.
+    pub path: String,
+    /// Size of the base file in bytes, 0 where unknown.
+    pub bytes: u64,
+    /// Log files on top of it; `None` where there are none.
+    pub logs: Option<Logs>,
+    /// Only rows whose `_hoodie_commit_time` is one of these; `None`: all rows.
+    pub instants: Option<Arc<Vec<InstantTime>>>,
+    /// What is particular to a file of a directory; `None`: a file slice of a table.
+    pub file: Option<FileSplit>,
+}
+
+/// What is particular to a file of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSplit {
+    /// Which source, for messages and figures.
+    pub source: SourceName,
+    /// What its bytes mean.
+    pub format: Arc<FileFormat>,
+    /// When it was last modified, milliseconds since the epoch. A file that changed since is not read.
+    pub modified_millis: i64,
+    /// What the store calls this content, where it says.
+    pub e_tag: Option<String>,
+    /// Keys without a column make a record of JSON bad.
+    pub strict: bool,
+}
+
+/// The log files of a slice, and how they are merged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Logs {
+    /// The files, in the order in which they are merged.
+    pub files: Vec<LogFile>,
+    /// Layout of the table's timeline: on layout 1 a block in them may be torn.
+    pub layout: u32,
+    /// Columns whose values say which of two rows of one key stays, the later one winning a tie; `None`: the later
+    /// row always stays.
+    pub ordering: Option<Vec<String>>,
+    /// A column and the value in it that marks a row as deleted, besides Hudi's own marks.
+    pub delete_marker: Option<(String, String)>,
+    /// Instants whose blocks count; `None`: all, since each file is of one instant.
+    pub blocks: Option<Arc<Blocks>>,
+}
+
+/// One log file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogFile {
+    /// Path relative to the table.
+    pub path: String,
+    /// Size in bytes, 0 where unknown.
+    pub bytes: u64,
+}
+
+/// Instants whose log blocks count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocks {
+    /// Every instant before this one.
+    pub before: Option<InstantTime>,
+    /// These besides.
+    pub listed: Vec<InstantTime>,
+}
+
+impl Split {
+    /// How many files it has.
+    pub fn files(&self) -> usize {
+        usize::from(!self.path.is_empty()) + self.log_files().count()
+    }
+
+    /// Size of all its files in bytes, as far as it is known.
+    pub fn total_bytes(&self) -> u64 {
+        self.log_files().fold(self.bytes, |sum, log| sum.saturating_add(log.bytes))
+    }
+
+    /// Whether the size of every file is known.
+    pub fn sizes_known(&self) -> bool {
+        (self.path.is_empty() || self.bytes > 0) && self.log_files().all(|log| log.bytes > 0)
+    }
+
+    /// A file of it, for messages.
+    pub fn name(&self) -> &str {
+        match self.log_files().next() {
+            Some(log) if self.path.is_empty() => &log.path,
+            _ => &self.path,
+        }
+    }
+
+    fn log_files(&self) -> impl Iterator<Item = &LogFile> {
+        self.logs.iter().flat_map(|logs| &logs.files)
+    }
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plans and reads of directories on disk.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use futures::TryStreamExt;
+use serde_json::{Value, json};
+use tributary_api::timeline::{
+    Begin, Error, FilesRequest, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views,
+};
+use tributary_api::{RowError, RowStream};
+use tributary_hudi::SystemStores;
+use tributary_testkit::write_parquet;
+use tributary_types::pipeline::{FileFormat, FileSource};
+use tributary_types::{Fault, MemoryBudget, SourceName, SystemClock};
+
+use crate::{Service, Settings};
+
+struct Directory {
+    root: tempfile::TempDir,
+    source: FileSource,
+    service: Service,
+}
+
+impl Directory {
+    fn new(kind: &str, files: Value, format: Value) -> Self {
+        let format = match kind {
+            "csv" => FileFormat::Csv(Box::new(serde_json::from_value(format).unwrap())),
+            "json" => FileFormat::Json(serde_json::from_value(format).unwrap()),
+            _ => FileFormat::Parquet,
+        };
+        let source = FileSource { files: serde_json::from_value(files).unwrap(), format };
+        // Small parts, so that every file comes in several.
+        let settings = Settings { part_bytes: 7, ..Settings::default() };
+        let service = Service::new(Arc::new(SystemStores::new()), Arc::new(SystemClock), settings);
+        Directory { root: tempfile::tempdir().unwrap(), source, service }
+    }
+
+    fn put(&self, path: &str, text: impl AsRef<[u8]>) -> &Self {
+        let path = self.root.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+        self
+    }
+
+    fn path(&self, path: &str) -> std::path::PathBuf {
+        self.root.path().join(path)
+    }
+
+    fn request(&self, begin: Begin, before: Option<&SourcePlan>) -> PlanRequest {
+        let state = before.map(|plan| plan.files.as_deref().unwrap().clone());
+        let url = self.root.path().display().to_string();
+        PlanRequest {
+            views: Views { changed: true, end: true, begin: true },
+            files: Some(Box::new(FilesRequest { source: self.source.clone(), state, pinned: None })),
+            ..PlanRequest::window(SourceName::new("clicks").unwrap(), url, begin)
+        }
+    }
+
+    async fn plan(&self, before: Option<&SourcePlan>) -> Result<SourcePlan, Error> {
+        let begin = before.map_or(Begin::Earliest, |plan| Begin::After(plan.end.clone()));
+        self.service.plan(self.request(begin, before)).await
+    }
+
+    async fn read(&self, relation: &Relation) -> Result<Vec<RecordBatch>, RowError> {
+        let mut batches = Vec::new();
+        for split in relation.splits.clone() {
+            let request = ReadRequest {
+                split,
+                schema: Arc::clone(&relation.schema),
+                projection: None,
+                predicate: None,
+                batch_rows: 2,
+                memory: MemoryBudget::new(1 << 20),
+            };
+            let rows: RowStream = self.service.read(request).await.map_err(RowError::new)?;
+            batches.extend(rows.try_collect::<Vec<_>>().await?);
+        }
+        Ok(batches)
+    }
+
+    /// The rows of the next window, as JSON.
+    async fn next(&self, before: Option<&SourcePlan>) -> (Vec<String>, SourcePlan) {
+        let plan = self.plan(before).await.unwrap();
+        let rows = match &plan.changed {
+            Some(relation) => json_rows(&self.read(relation).await.unwrap()),
+            None => Vec::new(),
+        };
+        (rows, plan)
+    }
+
+    async fn failure(&self, plan: &SourcePlan) -> RowError {
+        self.read(plan.changed.as_ref().unwrap()).await.unwrap_err()
+    }
+}
+
+fn json_rows(batches: &[RecordBatch]) -> Vec<String> {
+    let mut writer = arrow::json::LineDelimitedWriter::new(Vec::new());
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.finish().unwrap();
+    let text = String::from_utf8(writer.into_inner()).unwrap();
+    let mut rows: Vec<String> = text.lines().map(str::to_string).collect();
+    rows.sort();
+    rows
+}
+
+fn columns(plan: &SourcePlan) -> Vec<String> {
+    let schema = plan.table.schema.as_ref().unwrap();
+    schema.fields().iter().map(|field| format!("{}: {}", field.name(), field.data_type())).collect()
+}
+
+#[tokio::test]
+async fn types_are_inferred_once_and_then_kept() {
+    let directory = Directory::new("csv", json!({}), json!({"header": true}));
+    directory.put("1.csv", "id,n\n1,10\n");
+    let (rows, first) = directory.next(None).await;
+    assert_eq!(rows, ["{\"id\":1,\"n\":10}"]);
+    assert_eq!(columns(&first), ["id: Int64", "n: Int64"]);
+    directory.put("2.csv", "id,n\n2,many\n");
+    let second = directory.plan(Some(&first)).await.unwrap();
+    assert_eq!(columns(&second), columns(&first));
+    let bad = directory.failure(&second).await;
+    assert_eq!(bad.reason(), "BAD_RECORD");
+    let message = bad.to_string();
+    for part in ["`clicks`", "`2.csv` line 2, byte 5", "column `n` is not an integer", "`2,many`"] {
+        assert!(message.contains(part), "{part} not in {message}");
+    }
+}
+
+#[tokio::test]
+async fn headers_that_differ_between_files_map_by_name_and_new_columns_are_added() {
+    let directory = Directory::new("csv", json!({}), json!({"header": true}));
+    directory.put("1.csv", "id,a\n1,x\n");
+    let (_, first) = directory.next(None).await;
+    directory.put("2.csv", "b,id\n2.5,2\n").put("3.csv", "a,id\ny,3\n");
+    let (rows, second) = directory.next(Some(&first)).await;
+    assert_eq!(rows, ["{\"id\":2,\"b\":2.5}", "{\"id\":3,\"a\":\"y\"}"]);
+    assert_eq!(columns(&second), ["id: Int64", "a: Utf8", "b: Float64"]);
+    directory.put("4.csv", "id\n4\n");
+    let (rows, third) = directory.next(Some(&second)).await;
+    assert_eq!((rows, columns(&third)), (vec!["{\"id\":4}".to_string()], columns(&second)), "a column that came stays");
+}
+
+#[tokio::test]
+async fn unknown_columns_are_left_out_or_refused_as_the_source_says() {
+    for (policy, fails) in [("ignore", false), ("fail", true)] {
+        let directory = Directory::new("csv", json!({"unknown_columns": policy}), json!({"header": true}));
+        directory.put("1.csv", "id\n1\n");
+        let (_, first) = directory.next(None).await;
+        directory.put("2.csv", "id,new\n2,x\n");
+        let planned = directory.plan(Some(&first)).await;
+        match planned {
+            Ok(plan) if !fails => assert_eq!(columns(&plan), ["id: Int64"]),
+            Err(error) if fails => assert!(error.to_string().contains("2.csv") && error.to_string().contains("new")),
+            other => panic!("{policy}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_schema_gives_names_and_types_by_position_without_a_header() {
+    let avro = json!({"type": "record", "name": "r", "fields": [
+        {"name": "id", "type": "string"}, {"name": "amount",
+         "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}}]});
+    let directory = Directory::new("csv", json!({"schema": avro.to_string()}), json!({"sep": "|"}));
+    directory.put("1.txt", "007|1.5\n");
+    let (rows, plan) = directory.next(None).await;
+    assert_eq!(rows, ["{\"id\":\"007\",\"amount\":1.50}"]);
+    assert_eq!(columns(&plan), ["id: Utf8", "amount: Decimal128(10, 2)"]);
+}
+
+#[tokio::test]
+async fn without_a_header_columns_are_numbered_and_without_inference_they_are_text() {
+    let directory = Directory::new("csv", json!({"sample_rows": 0}), json!({}));
+    directory.put("1.csv", "1,x\n");
+    let (rows, _) = directory.next(None).await;
+    assert_eq!(rows, ["{\"_c0\":\"1\",\"_c1\":\"x\"}"]);
+}
+
+#[tokio::test]
+async fn a_comma_in_a_file_name_is_part_of_it() {
+    // hudi PR 19677: paths were joined with commas.
+    let directory = Directory::new("csv", json!({}), json!({"header": true}));
+    directory.put("a,b=c/1,2:3.csv", "id\n1\n");
+    let (rows, plan) = directory.next(None).await;
+    assert_eq!(rows, ["{\"id\":1}"]);
+    assert!(plan.end.to_string().ends_with(":a,b=c/1,2:3.csv"), "{}", plan.end);
+    let again = plan.end.to_string().parse().unwrap();
+    assert_eq!(plan.end, again);
+}
+
+#[tokio::test]
+async fn compressed_files_are_read_and_a_cut_one_is_a_bad_file() {
+    let directory = Directory::new("csv", json!({}), json!({"header": true}));
+    let text = "id\n1\n2\n3\n4\n5\n6\n7\n";
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(text.as_bytes()).unwrap();
+    let gz = gz.finish().unwrap();
+    directory.put("1.csv.gz", &gz).put("2.csv.zst", zstd::encode_all(text.as_bytes(), 1).unwrap());
+    let (rows, first) = directory.next(None).await;
+    assert_eq!(rows.len(), 14);
+    directory.put("3.csv.gz", &gz[..gz.len() - 3]);
+    let second = directory.plan(Some(&first)).await;
+    let error = match &second {
+        Ok(plan) => directory.failure(plan).await.to_string(),
+        Err(error) => error.to_string(),
+    };
+    assert!(error.contains("3.csv.gz") && error.contains("ends within"), "{error}");
+}
+
+#[tokio::test]
+async fn a_byte_order_mark_and_utf_16_are_read_from_the_first_header_on() {
+    let directory = Directory::new("csv", json!({}), json!({"header": true}));
+    let utf16: Vec<u8> = "\u{feff}\"id\",n\n2,ü\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    directory.put("1.csv", "\u{feff}\"id\",n\n1,é\n").put("2.csv", utf16);
+    let (rows, plan) = directory.next(None).await;
+    assert_eq!(rows, ["{\"id\":1,\"n\":\"é\"}", "{\"id\":2,\"n\":\"ü\"}"]);
+    assert_eq!(columns(&plan), ["id: Int64", "n: Utf8"]);
+}
+
+#[tokio::test]
+async fn empty_files_have_no_rows_and_the_cursor_passes_them() {
+    let directory = Directory::new("csv", json!({}), json!({"header": true}));
+    directory.put("1.csv", "id\n1\n").put("2.csv", "").put("3.csv", "id\n").put("4.csv", "\n");
+    let (rows, plan) = directory.next(None).await;
+    assert_eq!((rows.len(), plan.report.files), (1, 4));
+    assert!(!directory.plan(Some(&plan)).await.unwrap().has_news);
+}
+
+#[tokio::test]
+async fn a_file_that_changes_or_vanishes_between_plan_and_read_is_an_error_that_says_so() {
+    let directory = Directory::new("csv", json!({}), json!({"header": true}));
+    directory.put("1.csv", "id\n1\n");
+    let plan = directory.plan(None).await.unwrap();
+    directory.put("1.csv", "id\n1\n2\n");
+    let changed = directory.failure(&plan).await;
+    assert_eq!((changed.reason(), changed.retry()), ("FILE_CHANGED", tributary_types::Retry::Rebase));
+    assert!(changed.to_string().contains("it had 5 bytes and has 7"), "{changed}");
+    directory.put("1.csv", "id\n9\n");
+    assert_eq!(directory.failure(&plan).await.reason(), "FILE_CHANGED", "of the same size");
+    std::fs::remove_file(directory.path("1.csv")).unwrap();
+    assert_eq!(directory.failure(&plan).await.reason(), "FILE_GONE");
+}
+
+#[tokio::test]
+async fn a_directory_that_is_not_there_has_no_files_and_no_schema() {
+    let directory = Directory::new("csv", json!({}), json!({}));
+    let url = directory.path("nowhere").display().to_string();
+    let plan = directory.service.plan(PlanRequest { url, ..directory.request(Begin::Earliest, None) }).await.unwrap();
+    assert!(!plan.has_news && plan.table.schema.is_none() && plan.changed.is_none());
+}
+
+#[tokio::test]
+async fn objects_of_json_grow_by_what_new_files_bring() {
+    let directory = Directory::new("json", json!({}), json!({}));
+    directory.put("1.json", "{\"id\":1,\"s\":{\"a\":1}}\n{\"id\":2}\n");
+    let (rows, first) = directory.next(None).await;
+    assert_eq!(rows, ["{\"id\":1,\"s\":{\"a\":1}}", "{\"id\":2}"]);
+    directory.put("2.json", "[{\"id\":3,\"s\":{\"b\":\"x\"},\"l\":[true]}]");
+    let (rows, second) = directory.next(Some(&first)).await;
+    assert_eq!(rows, ["{\"id\":3,\"s\":{\"b\":\"x\"},\"l\":[true]}"]);
+    assert_eq!(columns(&second).len(), 3);
+    directory.put("3.json", "{\"id\":4}\n{\"id\":oops}\n");
+    let third = directory.plan(Some(&second)).await.unwrap();
+    let message = directory.failure(&third).await.to_string();
+    assert!(message.contains("`3.json` line 2, byte 9"), "{message}");
+}
+
+fn numbers(columns: &[(&str, &[i64])]) -> RecordBatch {
+    let column = |values: &[i64]| Arc::new(arrow::array::Int64Array::from(values.to_vec())) as arrow::array::ArrayRef;
+    RecordBatch::try_from_iter_with_nullable(columns.iter().map(|(name, values)| (*name, column(values), true)))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn parquet_files_are_read_with_the_columns_that_all_of_them_have() {
+    let directory = Directory::new("parquet", json!({"glob": "*.parquet"}), json!({}));
+    write_parquet(&directory.path("1.parquet"), &numbers(&[("id", &[1, 2, 3])]));
+    let (rows, first) = directory.next(None).await;
+    assert_eq!(rows, ["{\"id\":1}", "{\"id\":2}", "{\"id\":3}"]);
+    write_parquet(&directory.path("2.parquet"), &numbers(&[("n", &[7]), ("id", &[4])]));
+    let (rows, second) = directory.next(Some(&first)).await;
+    assert_eq!(rows, ["{\"id\":4,\"n\":7}"]);
+    assert_eq!(columns(&second), ["id: Int64", "n: Int64"]);
+    let plan = directory.plan(None).await.unwrap();
+    write_parquet(&directory.path("1.parquet"), &numbers(&[("id", &[9, 9, 9, 9])]));
+    assert_eq!(directory.failure(&plan).await.reason(), "FILE_CHANGED");
+}
+
+#[tokio::test]
+async fn every_wrong_option_is_named() {
+    let directory = Directory::new("csv", json!({"glob": "{a"}), json!({}));
+    let refused = directory.plan(None).await.unwrap_err();
+    assert!(refused.to_string().contains("`files.glob`"), "{refused}");
+    let directory = Directory::new("csv", json!({}), json!({"quote": "ab", "sep": ""}));
+    let refused = directory.plan(None).await.unwrap_err().to_string();
+    assert!(refused.contains("`csv.quote`") && refused.contains("`csv.sep`"), "{refused}");
+}
