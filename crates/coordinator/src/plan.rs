@@ -200,8 +200,8 @@ async fn align(
         let lower = plans
             .iter()
             .filter(|plan| plan.limited)
-            // A source that was empty and is left out stands before all time.
-            .map(|plan| plan.end.epoch_millis(plan.table.zone).unwrap_or(0))
+            // A table that was empty and is left out stands before all time; files that are ordered by name have no time.
+            .filter_map(|plan| plan.end.epoch_millis(plan.table.zone).or(plan.report.skipped.as_ref().map(|_| 0)))
             .min()
             .filter(|end| *end < ceiling);
         match lower {
