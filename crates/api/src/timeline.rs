@@ -506,7 +506,7 @@ pub enum Error {
 
 /// A cursor in words: that of a source that starts with a table's first commit, or that met the table empty, names none.
 fn stood_at(cursor: &Cursor) -> String {
-    match cursor.instant().is_init() {
+    match cursor.instant().is_some_and(InstantTime::is_init) {
         true => "the table's first moment (`start = \"earliest\"`, or a cursor from when it was empty)".to_string(),
         false => format!("cursor {cursor}"),
     }

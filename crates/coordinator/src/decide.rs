@@ -335,6 +335,7 @@ mod tests {
             path: path.map(str::to_string),
             schema: None,
             recent: Vec::new(),
+            files: None,
         }
     }
 

@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
-use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Views};
+use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, SourcePlan, Views};
 use tributary_hudi::{arrow_schema, avro_schema};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
 use tributary_types::{Checkpoint, CursorKind, SourceCheckpoint, Window};

@@ -117,7 +117,7 @@ pub(crate) fn record_rows(pipeline: &Pipeline, rows: &[(SourceName, u64)]) {
 /// The window's ends in one clock: as the cursors say them, or as the report translates them.
 fn ends(plan: &SourcePlan, kind: CursorKind) -> (f64, f64) {
     let in_clock = |cursor: Option<&Cursor>, requested: Option<&InstantTime>| {
-        let own = cursor.filter(|cursor| cursor.kind() == kind).map(Cursor::instant);
+        let own = cursor.filter(|cursor| cursor.kind() == kind).and_then(Cursor::instant);
         let translated = requested.filter(|_| kind == CursorKind::Requested);
         own.or(translated).map_or(0.0, |at| seconds(at, plan.table.zone))
     };

@@ -14,7 +14,7 @@ use tributary_types::MemoryBudget;
 use crate::avro::META_COLUMNS;
 use crate::delete_block::read_deletes;
 use crate::error::{Error, Result};
-use crate::log_blocks::{BlockKind, read_whole_blocks};
+use crate::log_blocks::{BlockKind, Torn, read_blocks};
 use crate::log_rows::read_rows;
 use crate::storage::Storage;
 
@@ -33,7 +33,7 @@ pub async fn for_each_log_key(
         let bytes = storage.read(file).await?;
         let mut held = memory.reservation(format!("the keys of log file `{file}`"));
         held.try_grow(bytes.len()).map_err(|source| Error::TooLarge { group: file.clone(), source })?;
-        for block in read_whole_blocks(file, &bytes)? {
+        for block in read_blocks(file, &bytes, Torn::Refused)? {
             match block.kind {
                 BlockKind::Delete => read_deletes(file, &block.content)?.iter().for_each(|(key, _)| see(key)),
                 BlockKind::Command => {}

@@ -55,6 +55,7 @@ pub(crate) async fn read(storage: &Storage, file: &Pinned, request: ReadRequest)
         instants: None,
         prune: None,
         batch_rows: request.batch_rows,
+        memory: request.memory,
     };
     let url = storage.url().to_string();
     let rows = open_scan(storage, scan).await.map_err(fault(&url))?;

@@ -43,7 +43,7 @@ pub(crate) fn leave_out(request: &PlanRequest, window: &Window, why: Error) -> R
     Ok(LeftOut {
         window: Window {
             begin: Some(cursor.clone()),
-            end: cursor.instant().clone(),
+            end: cursor.instant().cloned().unwrap_or_else(InstantTime::init),
             whole: false,
             instants: Vec::new(),
             late: Vec::new(),

@@ -17,7 +17,7 @@ use super::*;
 use crate::avro::{META_COLUMNS, arrow_schema};
 use crate::delete_block::read_deletes;
 use crate::delete_encode::DeletedAt;
-use crate::log_blocks::{BlockKind, LogBlock, read_whole_blocks};
+use crate::log_blocks::{BlockKind, LogBlock, Torn, read_blocks};
 use crate::log_file::LogFile;
 use crate::log_rows::read_rows;
 use crate::ordering::OrderingValue;
@@ -95,7 +95,7 @@ fn typed(rows: usize) -> RecordBatch {
 }
 
 fn blocks(bytes: &bytes::Bytes) -> Vec<LogBlock> {
-    read_whole_blocks("f", bytes).unwrap()
+    read_blocks("f", bytes, Torn::Refused).unwrap()
 }
 
 fn rows_of(blocks: &[LogBlock], schema: &SchemaRef) -> RecordBatch {

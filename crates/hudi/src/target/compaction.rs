@@ -22,6 +22,7 @@ use crate::commit::{CommitMetadata, WriteStat};
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::listing::has_file_listing;
+use crate::log_blocks::Torn;
 use crate::merge_rules::MergeRules;
 use crate::merged_scan::{LogScan, open_slice};
 use crate::scan::FileScan;
@@ -173,6 +174,7 @@ impl Compaction<'_> {
             group: format!("{}/{}", slice.group.0, slice.group.1).trim_start_matches('/').to_string(),
             files: slice.logs.iter().map(|log| log.path.clone()).collect(),
             counted: None,
+            torn: Torn::Refused,
             rules: MergeRules::of(self.config)?,
         })
     }

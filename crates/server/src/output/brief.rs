@@ -54,7 +54,7 @@ fn brief(status: &BatchStatus) -> String {
 /// `orders at 20250606182826197`.
 fn at(source: &SourceStatus) -> String {
     match &source.window {
-        Some(window) => format!("{} at {}", source.source, window.end.instant()),
+        Some(window) => format!("{} at {}", source.source, place(&window.end)),
         None => format!("{} looked up", source.source),
     }
 }
@@ -66,14 +66,22 @@ fn reading(source: &SourceStatus) -> String {
     let Some(window) = &source.window else { return format!("looked up: {read}") };
     let clock = match window.end {
         Cursor::Requested(_) => " requested",
-        Cursor::Completed(_) => "",
+        Cursor::Completed(_) | Cursor::File(_) => "",
     };
     let (begin, commits) = match &window.begin {
-        Some(begin) => (begin.instant().as_str(), format!("{} commits", report.instants)),
-        None if report.instants == 0 => ("start", "the table".to_string()),
-        None => ("start", format!("{} commits", report.instants)),
+        Some(begin) => (place(begin), format!("{} commits", report.instants)),
+        None if report.instants == 0 => ("start".to_string(), "the table".to_string()),
+        None => ("start".to_string(), format!("{} commits", report.instants)),
     };
-    format!("({begin}, {}]{clock}: {commits}, {read}", window.end.instant())
+    if matches!(window.end, Cursor::File(_)) {
+        return format!("({begin}, {}]: {read}", place(&window.end));
+    }
+    format!("({begin}, {}]{clock}: {commits}, {read}", place(&window.end))
+}
+
+/// A cursor without its clock.
+fn place(cursor: &Cursor) -> String {
+    cursor.instant().map_or_else(|| cursor.to_string(), ToString::to_string)
 }
 
 /// The whole time, and that of the merge.
