@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
-use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, SourcePlan, Views};
+use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Views};
 use tributary_hudi::{arrow_schema, avro_schema};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
 use tributary_types::{Checkpoint, CursorKind, SourceCheckpoint, Window};
@@ -155,7 +155,7 @@ pub(crate) async fn plan_sources(
                 // What the batch is to read must not turn into nothing: its cursor is fixed.
                 request.fallback_schema = None;
                 if let Some(files) = &mut request.files {
-                    files.pinned = Some(paths_of(&plans.sources[number]));
+                    files.pinned = plans.sources[number].changed.as_ref().map(paths_of);
                 }
             }
         }
@@ -173,9 +173,8 @@ pub(crate) async fn plan_sources(
 }
 
 /// The files of a window.
-fn paths_of(plan: &SourcePlan) -> Vec<String> {
-    let splits = plan.changed.iter().flat_map(|relation| &relation.splits);
-    splits.map(|split| split.path.clone()).collect()
+fn paths_of(changed: &Relation) -> Vec<String> {
+    changed.splits.iter().map(|split| split.path.clone()).collect()
 }
 
 /// Cuts all windows at one ceiling: the lowest frontier, or the end of a source that a limit stopped before it.

@@ -98,10 +98,11 @@ fn begin_of(request: &PlanRequest, facts: &Facts<'_>) -> Result<FilePosition, Er
 
 /// A look-up: every file, and no window.
 fn whole(request: &PlanRequest, files: &FilesRequest, facts: &Facts<'_>) -> Window {
-    let quiet = facts.now_millis.saturating_sub(files.source.files.quiet.0.as_millis() as i64);
+    let quiet = i64::try_from(files.source.files.quiet.0.as_millis()).unwrap_or(i64::MAX);
+    let settled = facts.now_millis.saturating_sub(quiet);
     let all = facts.listed.iter().enumerate().filter(|(_, listed)| {
         let modified = listed.file.modified_millis;
-        modified <= quiet.max(i64::MIN + 1) && request.ceiling_millis.is_none_or(|ceiling| modified <= ceiling)
+        (quiet == 0 || modified <= settled) && request.ceiling_millis.is_none_or(|ceiling| modified <= ceiling)
     });
     let at_end: Vec<usize> = all.map(|(at, _)| at).collect();
     let end = at_end.last().map(|at| facts.listed[*at].at.clone());

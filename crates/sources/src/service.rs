@@ -21,6 +21,9 @@ use crate::settings::Settings;
 use crate::settle::{Settling, settle};
 use crate::{metrics, read, schema};
 
+/// How often a plan whose files move under it is made anew.
+const ATTEMPTS: usize = 3;
+
 /// Reads directories of files.
 pub struct Service {
     stores: Arc<dyn Stores>,
@@ -195,7 +198,19 @@ impl Timeline for Service {
             let what = "a table is planned by the timeline role".to_string();
             return Err(Error::Unsupported { url: request.url.clone(), what });
         };
-        let planned = Box::pin(self.try_plan(&request, files)).await;
+        let mut attempt = 1;
+        let planned = loop {
+            match Box::pin(self.try_plan(&request, files)).await {
+                // It moved while it was looked into; the next listing shows it as it is.
+                Err(Error::FileGone { file, .. } | Error::FileChanged { file, .. })
+                    if files.pinned.is_none() && attempt < ATTEMPTS =>
+                {
+                    tracing::debug!(source = %request.source, file, attempt, "planning again, a file moved");
+                    attempt += 1;
+                }
+                planned => break planned,
+            }
+        };
         if let Err(error) = &planned {
             metrics::record_failure(request.source.as_str(), error.reason());
         }

@@ -88,15 +88,22 @@ impl Settling<'_> {
         })
     }
 
-    /// The files that may bring something new.
+    /// The files that may bring something new. Where nothing is settled and nothing is read yet, any file tells what the
+    /// columns are.
     fn fresh(&self, settled: bool) -> Vec<&Listed> {
-        let most = self.files.source.files.max_files as usize;
-        let files = match (self.request.lookup, settled, self.window.read.is_empty()) {
-            (true, ..) | (false, false, true) => &self.window.at_end,
-            _ => &self.window.read,
+        let chosen = match (self.request.lookup, settled) {
+            (true, _) => &self.window.at_end,
+            (false, true) => &self.window.read,
+            (false, false) if self.window.read.is_empty() => &self.window.at_end,
+            (false, false) => &self.window.read,
         };
-        let from = files.len().saturating_sub(most);
-        files[from..].iter().map(|at| &self.listed[*at]).filter(|listed| listed.file.bytes > 0).collect()
+        let chosen: Vec<&Listed> = match chosen.is_empty() && !settled {
+            true => self.listed.iter().collect(),
+            false => chosen.iter().map(|at| &self.listed[*at]).collect(),
+        };
+        let most = self.files.source.files.max_files as usize;
+        let from = chosen.len().saturating_sub(most);
+        chosen[from..].iter().copied().filter(|listed| listed.file.bytes > 0).collect()
     }
 
     async fn parquet(&self, known: Option<Schema>) -> Result<Option<Schema>, Error> {
