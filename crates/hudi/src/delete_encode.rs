@@ -9,7 +9,7 @@ const CONTENT_VERSION: u32 = 3;
 const DECIMAL_SCALE: u32 = 15;
 /// Position of `ArrayWrapper` in the union of ordering values.
 const ARRAY: i64 = 12;
-/// `Types.LocalDateWrapper` of items of an array, beside `DateWrapper` at the top.
+/// Position of `DateWrapper`.
 const DATE: i64 = 8;
 
 /// A key that is deleted.
@@ -156,7 +156,7 @@ mod tests {
         /// A number of any size and sign.
         fn any(&mut self) -> i64 {
             let shift = self.next() % 64;
-            ((self.next() << 11 | self.next() & 0x7ff) as i64) >> shift
+            (((self.next() << 11) | (self.next() & 0x7ff)) as i64) >> shift
         }
     }
 
