@@ -116,6 +116,8 @@ fn job(lake: &Lake, scenario: Scenario) -> Pipeline {
 fn job_of(lake: &Lake, scenario: Scenario, sql: &str, operation: &str) -> Pipeline {
     pipeline(json!({
         "name": "p",
+        // Each case runs on a copy, which is a moved table.
+        "accept_binding_change": true,
         "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
         "transform": [{"sql": sql}],
         "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"],

@@ -35,6 +35,7 @@ fn services(of: &[(&str, u32)]) -> Value {
 fn ordered(lake: &Lake, of: &[(&str, u32)]) -> Pipeline {
     pipeline(json!({
         "name": "p",
+        "accept_binding_change": true,
         "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
         "transform": [{"sql": ORDERED}],
         "target": {"path": lake.path("out"), "table_name": "out", "table_type": "merge_on_read",

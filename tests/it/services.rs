@@ -23,6 +23,8 @@ use crate::support::{
 fn job(lake: &Lake, name: &str, sql: &str, services: Value) -> Pipeline {
     pipeline(json!({
         "name": name,
+        // Copies of a lake are moved tables.
+        "accept_binding_change": true,
         "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
         "transform": [{"sql": sql}],
         "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "services": services},

@@ -10,7 +10,7 @@ use tributary_api::checkpoint::{BatchRecord, CommitFound};
 use tributary_api::coordinator::{BatchStatus, Error};
 use tributary_hudi::target::{TableLock, acquire_lock};
 use tributary_hudi::{Storage, TableConfig};
-use tributary_types::pipeline::Pipeline;
+use tributary_types::pipeline::{Limits, Pipeline, Services};
 use tributary_types::{BatchName, Outcome, PipelineName, RequestId, Stage};
 
 use crate::batch::give_back;
@@ -19,8 +19,14 @@ use crate::target::{load_timeline, target_error};
 
 /// Fingerprint of a pipeline's definition: a request id answers for one definition only.
 pub(crate) fn definition_of(pipeline: &Pipeline) -> String {
+    let mut defining = pipeline.clone();
+    // What a batch may use, what is done after it, and an acknowledgement change nothing of what it gives: whoever repeats
+    // a request with more memory means the same request.
+    defining.limits = Limits::default();
+    defining.target.services = Services::default();
+    defining.accept_binding_change = false;
     // A pipeline has only string keys, so it always serialises.
-    let text = serde_json::to_string(pipeline).unwrap_or_default();
+    let text = serde_json::to_string(&defining).unwrap_or_default();
     format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())
 }
 

@@ -96,17 +96,19 @@ impl Formats {
 
     fn float(&self, text: &[u8]) -> Option<f64> {
         let text = std::str::from_utf8(text).ok()?;
-        // The words that Rust knows are numbers only where the format says so.
-        if text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E')) {
-            return text.parse().ok();
-        }
+        // The format's own words first: a mere dash may be one.
         if text == self.nan {
             return Some(f64::NAN);
         }
         if text == self.positive_inf {
             return Some(f64::INFINITY);
         }
-        (text == self.negative_inf).then_some(f64::NEG_INFINITY)
+        if text == self.negative_inf {
+            return Some(f64::NEG_INFINITY);
+        }
+        // The words that Rust knows are numbers only where the format says so.
+        let numeric = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E');
+        text.bytes().all(numeric).then(|| text.parse().ok()).flatten()
     }
 }
 

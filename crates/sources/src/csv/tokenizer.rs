@@ -108,6 +108,10 @@ impl Tokenizer {
         let endless = buf.len() - start > limit + 1;
         match self.skip(buf, start, last) {
             Some(Found::More) if endless => return Found::Lost { end: start + limit, flaw: Flaw::Long },
+            // A comment, too, is bounded, whether its end is at hand or not.
+            Some(Found::Skipped { .. }) if line_end(buf, start).unwrap_or(buf.len()) - start > limit => {
+                return Found::Lost { end: start + limit, flaw: Flaw::Long };
+            }
             Some(skipped) => return skipped,
             None => {}
         }
