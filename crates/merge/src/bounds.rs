@@ -77,6 +77,31 @@ pub(crate) fn depth(tokens: &[TokenWithSpan]) -> usize {
     deepest
 }
 
+/// How deep queries in brackets nest. The parser reads each in two ways before it settles on one, so its time doubles with
+/// every level.
+pub(crate) fn query_depth(tokens: &[TokenWithSpan]) -> usize {
+    let mut brackets: Vec<bool> = Vec::new();
+    let mut deepest = 0;
+    let mut shown = tokens.iter().map(|token| &token.token).filter(|token| !matches!(token, Token::Whitespace(_)));
+    let mut next = shown.next();
+    while let Some(token) = next {
+        next = shown.next();
+        match token {
+            Token::LParen => {
+                let query = matches!(next, Some(Token::Word(word)) if matches!(word.keyword, Keyword::SELECT | Keyword::WITH))
+                    || matches!(next, Some(Token::LParen));
+                brackets.push(query);
+                deepest = deepest.max(brackets.iter().filter(|query| **query).count());
+            }
+            Token::RParen => {
+                brackets.pop();
+            }
+            _ => {}
+        }
+    }
+    deepest
+}
+
 fn count_token(level: &mut Level, token: &Token) {
     match token {
         Token::SemiColon => *level = Level::default(),

@@ -152,6 +152,9 @@ fn parse_query(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Box<Quer
 }
 
 fn parse_statement(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Statement, Error> {
+    if bounds::query_depth(tokens) > settings.max_nesting / QUERY_STEPS {
+        return Err(too_deep(settings));
+    }
     let mut statement = parse_whole(tokens, settings.max_nesting).map_err(|failed| match failed {
         failed if hides_nesting(&failed, tokens, settings) => too_deep(settings),
         Unparsed::Error(error) => from_parser(&error, settings),
@@ -167,6 +170,9 @@ fn parse_statement(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Stat
     }
     Ok(statement)
 }
+
+/// Steps of nesting that a query in brackets counts for.
+const QUERY_STEPS: usize = 4;
 
 /// Why tokens are no statement.
 enum Unparsed {
