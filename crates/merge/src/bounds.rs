@@ -28,8 +28,7 @@ pub(crate) fn check(tokens: &[TokenWithSpan], settings: &Settings) -> Result<(),
         return Err(Error::Limit {
             limit: "plan size",
             detail: format!(
-                "the SQL has {count} words and signs, {} are allowed; what it does has to be done in fewer, \
-                 for example by a table in place of a list of values",
+                "the SQL has {count} words and signs, {} are allowed; simplify it",
                 settings.max_plan_nodes
             ),
         });
@@ -51,8 +50,8 @@ pub(crate) fn check(tokens: &[TokenWithSpan], settings: &Settings) -> Result<(),
             return Err(Error::Limit {
                 limit: "nesting",
                 detail: format!(
-                    "a chain of operators or set operations{at} has more than {} links; shorten it: `IN (…)` instead of \
-                     many `OR`, brackets or temporary views around parts of it",
+                    "a chain of operators or set operations{at} has more than {} links; shorten it (`IN (…)` instead \
+                     of many `OR`)",
                     settings.max_chain
                 ),
             });
@@ -73,31 +72,6 @@ pub(crate) fn depth(tokens: &[TokenWithSpan]) -> usize {
             _ => {}
         }
         deepest = deepest.max(depth);
-    }
-    deepest
-}
-
-/// How deep queries in brackets nest. The parser reads each in two ways before it settles on one, so its time doubles with
-/// every level.
-pub(crate) fn query_depth(tokens: &[TokenWithSpan]) -> usize {
-    let mut brackets: Vec<bool> = Vec::new();
-    let mut deepest = 0;
-    let mut shown = tokens.iter().map(|token| &token.token).filter(|token| !matches!(token, Token::Whitespace(_)));
-    let mut next = shown.next();
-    while let Some(token) = next {
-        next = shown.next();
-        match token {
-            Token::LParen => {
-                let query = matches!(next, Some(Token::Word(word)) if matches!(word.keyword, Keyword::SELECT | Keyword::WITH))
-                    || matches!(next, Some(Token::LParen));
-                brackets.push(query);
-                deepest = deepest.max(brackets.iter().filter(|query| **query).count());
-            }
-            Token::RParen => {
-                brackets.pop();
-            }
-            _ => {}
-        }
     }
     deepest
 }
