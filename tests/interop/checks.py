@@ -160,14 +160,6 @@ def check_show_commits(test, scenario):
 
 
 
-def check_read_optimized(test, scenario, expected):
-    """The rows of the base files alone, by key and the instant that wrote them."""
-    for metadata in (True, False):
-        frame = scenario.target.read_optimized(metadata)
-        found = {row[scenario.key]: row["_hoodie_commit_time"] for row in frame.collect()}
-        test.assertEqual(expected, found, f"read optimized, metadata={metadata}")
-
-
 def check_cleans(test, scenario):
     """Hudi's own classes read our cleans: plan and outcome name the same files, which are gone."""
     target, spark = scenario.target, scenario.spark

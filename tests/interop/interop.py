@@ -30,7 +30,6 @@ from checks import (
     check_in_depth,
     check_incremental,
     check_metadata_table,
-    check_read_optimized,
 )
 from objectstore import Bucket, JavaLock
 from pulling import Server
@@ -425,81 +424,6 @@ class Interop(unittest.TestCase):
             self.assertEqual(scenario.snapshot_expected(), plain_spark(frame, META_COLUMNS))
         check_metadata_table(self, scenario.target)
         self.assertLessEqual(len([i for i in scenario.target.instants() if i.action == "commit"]), 4)
-
-    # -- merge on read --------------------------------------------------------------------
-
-    def test_a_merge_on_read_target(self):
-        """Updates lie in logs until a compaction; late rows lose; new keys are in base files at once."""
-        if not isinstance(self.tributary, Tributary):
-            self.skipTest("the stand-in writes copy-on-write tables")
-        columns = "id string, day string, value long, rank long, ts long"
-        services = {"compact_delta_commits": 3, "clean_commits": 0, "archive_commits": 0}
-        scenario = self.scenario(
-            "logged", {"events": self.source()}, "SELECT * FROM <SRC:events>",
-            key="id", partition=["day"], ordering="rank", table_type="merge_on_read", services=services,
-        )  # fmt: skip
-        ranks = [5, 7, 3, 9, 9, 1, 12]
-        in_base_files = {}
-        for number, rank in enumerate(ranks):
-            keys = [f"e{key}" for key in range(12) if (key + number) % 3 != 0]
-            keys.append(f"n{number}")
-            rows = [(key, f"2024-05-0{ord(key[-1]) % 3 + 1}", number, rank, number) for key in keys]
-            known = set(scenario.expected)
-            self.commit(scenario.sources["events"], rows, columns)
-            answer = self.batch(scenario)
-            in_base_files.update({key: answer["instant"] for key in keys if key not in known})
-            compacted = (number + 1) % 3 == 0
-            if compacted:
-                in_base_files = scenario.instants_expected()
-            check_read_optimized(self, scenario, in_base_files)
-            newest = scenario.target.instants()[-1]
-            self.assertEqual("commit" if compacted else "deltacommit", newest.action)
-        self.nothing_new(scenario)
-        check_in_depth(self, scenario)
-
-    def test_every_column_type_in_log_files(self):
-        if not isinstance(self.tributary, Tributary):
-            self.skipTest("the stand-in writes copy-on-write tables")
-        sources = {"typed": self.source()}
-        scenario = self.scenario(
-            "logged_types", sources, "SELECT * FROM <SRC:typed>",
-            key="id", ordering="ts", table_type="merge_on_read", services={"compact_delta_commits": 3},
-        )  # fmt: skip
-        table = scenario.sources["typed"]
-        for number, keys in enumerate((range(9), [2, 3, 9, 11], [1, 2, 11, 12]), start=1):
-            self.commit(table, fixture_tables.typed_rows(keys, number), fixture_tables.PARTITIONED)
-            self.batch(scenario)
-        check_in_depth(self, scenario)
-
-    def test_spark_goes_on_with_a_merge_on_read_target(self):
-        """Spark's writer appends to, compacts and cleans what ours made, and its services find nothing amiss."""
-        if not isinstance(self.tributary, Tributary):
-            self.skipTest("the stand-in writes copy-on-write tables")
-        columns, names = "id string, day string, value long, ts long", ("id", "day", "value", "ts")
-        scenario = self.scenario(
-            "handed_over", {"events": self.source()}, "SELECT * FROM <SRC:events>",
-            key="id", partition=["day"], ordering="ts", table_type="merge_on_read",
-            services={"compact_delta_commits": 0},
-        )  # fmt: skip
-        for number in (1, 2, 3):
-            rows = [(f"e{i}", f"2024-05-0{i % 2 + 1}", i * number, number) for i in range(number, 8)]
-            self.commit(scenario.sources["events"], rows, columns)
-            self.batch(scenario)
-        foreign = [("e7", "2024-05-02", 100, 9), ("s1", "2024-05-02", 200, 9)]
-        options = {
-            "hoodie.datasource.write.table.type": "MERGE_ON_READ",
-            "hoodie.compact.inline": "true",
-            "hoodie.compact.inline.max.delta.commits": "1",
-        }
-        scenario.target.write(self.spark.createDataFrame(foreign, columns), options=options)
-        theirs = scenario.target.last_write()
-        scenario.committed([dict(zip(names, row)) for row in foreign], theirs.requested, theirs.completed)
-        for metadata in (True, False):
-            frame = scenario.target.snapshot(metadata)
-            self.assertEqual(scenario.snapshot_expected(), plain_spark(frame, META_COLUMNS))
-        self.assertIn("COMPACT", [instant.operation for instant in scenario.target.instants()])
-        check_read_optimized(self, scenario, scenario.instants_expected())
-        check_metadata_table(self, scenario.target)
 
     # -- Spark beside us --------------------------------------------------------------------
 
