@@ -31,6 +31,7 @@ from checks import (
     check_incremental,
     check_metadata_table,
 )
+from hdfs import Cluster
 from objectstore import Bucket, JavaLock
 from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
@@ -355,6 +356,23 @@ class Interop(unittest.TestCase):
         scenario.committed(rows, winner["instant"], winner["completed"])
         self.assertEqual(1, len(scenario.target.instants()))
         check_after_each_batch(self, scenario)
+
+    # -- sources on HDFS -----------------------------------------------------------------
+
+    def test_sources_on_hdfs_and_a_target_there_is_refused(self):
+        if not isinstance(self.tributary, Tributary):
+            self.skipTest("the stand-in reads the local disk")
+        scenario = self.orders_scenario("from_hdfs", partition=["order_date"])
+        with Cluster() as cluster:
+            for number in (1, 2):
+                unpack(FIXTURES / "demo" / f"round{number}.zip", scenario.folder)
+                self.batch(scenario, bucket=cluster)
+            check_in_depth(self, scenario)
+            there = cluster.pipeline_file(scenario, target=f"{cluster.url}/lake/target")
+            with self.tributary.start(there) as refused:
+                _, message = refused.communicate(timeout=60)
+            self.assertEqual(2, refused.returncode, message)
+            self.assertIn("tables on HDFS can be read but not written", message)
 
     # -- pulling a batch --------------------------------------------------------------------
 

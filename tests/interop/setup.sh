@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Prepares what the interoperability tests need, once: a Python environment with
-# PySpark and the `hudi` package, and Apache Hudi's Spark bundle. Running it again
+# PySpark and the `hudi` package, Apache Hudi's Spark bundle and a small HDFS. Running it again
 # costs next to nothing. Prints KEY=VALUE lines (and keeps them in .../interop/env),
 # so a caller may write:  eval "$(tests/interop/setup.sh)"
 set -euo pipefail
@@ -10,6 +10,9 @@ set -euo pipefail
 # 1.2.0 runs on Spark 3.5 with Java 17 and writes table version 9 by default.
 HUDI_VERSION=1.2.0
 BUNDLE=hudi-spark3.5-bundle_2.12
+# The release that PySpark brings the client of.
+HADOOP_VERSION=3.3.4
+JUNIT_VERSION=4.13.2
 DEPENDENCY_PLUGIN=org.apache.maven.plugins:maven-dependency-plugin:2.8
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -74,16 +77,18 @@ prepare_python() {
     cp "$here/requirements.txt" "$venv/requirements.txt"
 }
 
-prepare_bundle() {
-    [ -s "$jar" ] && return
+# One artifact without what it depends on, as group:name:version.
+prepare_jar() {
+    local name version staging
+    IFS=: read -r _ name version <<<"$1"
+    [ -s "$base/jars/$name-$version.jar" ] && return
     command -v mvn >/dev/null || need_packages Maven maven
-    say "downloading $BUNDLE $HUDI_VERSION"
-    local artifact="org.apache.hudi:$BUNDLE:$HUDI_VERSION" staging
+    say "downloading $name $version"
     mkdir -p "$base/jars"
     staging="$(mktemp -d "$base/jars/.staging.XXXXXX")"
-    JAVA_HOME="$java_home" mvn -q -B "$DEPENDENCY_PLUGIN:get" -Dartifact="$artifact" -Dtransitive=false >&2
-    JAVA_HOME="$java_home" mvn -q -B "$DEPENDENCY_PLUGIN:copy" -Dartifact="$artifact" -DoutputDirectory="$staging" >&2
-    mv "$staging/$(basename "$jar")" "$jar"
+    JAVA_HOME="$java_home" mvn -q -B "$DEPENDENCY_PLUGIN:get" -Dartifact="$1" -Dtransitive=false >&2
+    JAVA_HOME="$java_home" mvn -q -B "$DEPENDENCY_PLUGIN:copy" -Dartifact="$1" -DoutputDirectory="$staging" >&2
+    mv "$staging/$name-$version.jar" "$base/jars/$name-$version.jar"
     rm -rf "$staging"
 }
 
@@ -92,10 +97,14 @@ exec 9>"$base/.lock"
 command -v flock >/dev/null && flock 9
 prepare_tools
 prepare_python
-prepare_bundle
+prepare_jar "org.apache.hudi:$BUNDLE:$HUDI_VERSION"
+prepare_jar "org.apache.hadoop:hadoop-client-minicluster:$HADOOP_VERSION"
+# The mini cluster is test code of Hadoop's and leans on its test library.
+prepare_jar "junit:junit:$JUNIT_VERSION"
 {
     printf 'INTEROP_PYTHON=%q\n' "$venv/bin/python"
     printf 'HUDI_SPARK_BUNDLE=%q\n' "$jar"
+    printf 'HDFS_JARS=%q\n' "$base/jars/hadoop-client-minicluster-$HADOOP_VERSION.jar:$base/jars/junit-$JUNIT_VERSION.jar"
     printf 'JAVA_HOME=%q\n' "$java_home"
 } >"$base/env.tmp"
 mv "$base/env.tmp" "$base/env"

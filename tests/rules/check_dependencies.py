@@ -52,6 +52,7 @@ OWNERS = {
     "flate2": ["sources"],
     "zstd": ["sources"],
     # Files and storage are hudi's, so that a test can watch and break every single call.
+    "hdfs-native*": ["hudi"],
     "object_store": ["hudi", "testkit", "tests"],
     "parquet": ["hudi", "testkit", "tests"],
 }

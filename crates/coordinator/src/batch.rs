@@ -96,7 +96,7 @@ impl<'a> Batch<'a> {
         control: &'a Control,
     ) -> Result<Self, Error> {
         let url = &request.pipeline.target.path;
-        let storage = inner.stores.open(url).map_err(|e| target_error(url, "opening the target", e))?;
+        let storage = inner.open_target(url)?;
         let budget = MemoryBudget::new(request.pipeline.limits.memory.0 as usize);
         let stop = control.stop();
         let stage_began = Instant::now();

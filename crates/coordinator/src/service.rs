@@ -13,7 +13,7 @@ use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, P
 use tributary_api::merge::{Merge, MergeLimits};
 use tributary_api::timeline::Timeline;
 use tributary_hudi::target::LockOwner;
-use tributary_hudi::{Stores, TableConfig};
+use tributary_hudi::{Storage, Stores, TableConfig};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{BatchName, Clock, Entropy, MemoryBudget, Outcome, PipelineName, RequestId, Stage};
 
@@ -91,6 +91,12 @@ impl Inner {
             clock: Arc::clone(&self.clock),
             leases: self.settings.leases.clone(),
         }
+    }
+
+    /// The files of a table that is to be written.
+    pub(crate) fn open_target(&self, url: &str) -> Result<Storage, Error> {
+        let opened = self.stores.open(url).and_then(|storage| storage.check_writable().map(|()| storage));
+        opened.map_err(|e| target_error(url, "opening the target", e))
     }
 
     /// What a merge of the pipeline may use.
@@ -323,7 +329,7 @@ impl Coordinator for Service {
         }
         let url = &pipeline.target.path;
         let inner = &self.inner;
-        let storage = inner.stores.open(url).map_err(|e| target_error(url, "opening the target", e))?;
+        let storage = inner.open_target(url)?;
         refuse_reading_the_target(inner.stores.as_ref(), &pipeline, &storage)?;
         let existing = TargetState::load(&storage).await?;
         if let Some(target) = &existing {

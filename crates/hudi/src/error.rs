@@ -33,6 +33,14 @@ pub enum Error {
         /// What is wrong, and what to do.
         detail: String,
     },
+    /// A place whose tables can be read only.
+    #[error("`{url}` cannot be a target: {why}")]
+    ReadOnly {
+        /// The URL.
+        url: String,
+        /// What is in the way, and what to do.
+        why: &'static str,
+    },
     /// There is no table.
     #[error("no Hudi table at `{url}`: `.hoodie/hoodie.properties` is missing")]
     NoTable {

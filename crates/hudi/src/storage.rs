@@ -100,6 +100,14 @@ impl Storage {
         self.lock.clone()
     }
 
+    /// Fails where tables cannot be written, so that a batch need not begin to find out.
+    pub fn check_writable(&self) -> Result<()> {
+        match &self.lock {
+            LockKind::Unavailable(why) => Err(Error::ReadOnly { url: self.url.to_string(), why }),
+            LockKind::File(_) | LockKind::Process(_) | LockKind::Lease => Ok(()),
+        }
+    }
+
     /// Whether both are one place: symbolic links, `.` and trailing slashes make no difference.
     pub fn is_at(&self, other: &Storage) -> bool {
         match (&self.lock, &other.lock) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stores by URL: local disks and the object stores of the clouds.
 
+#[cfg(feature = "hdfs")]
+mod hdfs;
+
 use std::collections::HashMap;
 use std::path::{Component, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -51,8 +54,13 @@ impl StoreSettings {
     }
 }
 
-/// Opens local directories, `s3://`, `gs://` and `az://` locations. Credentials and endpoints come from the
-/// environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), never from a URL.
+/// Why tables on HDFS are sources only. Its files cannot be replaced under a condition, which the lease that
+/// shares a table with Hudi's own writers is made of.
+const HDFS_READ_ONLY: &str = "tables on HDFS can be read but not written: put the target on a local disk or an object \
+                              store";
+
+/// Opens local directories, `s3://`, `gs://`, `az://` and (built with the feature `hdfs`) `hdfs://` locations.
+/// Credentials and endpoints come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`, `HADOOP_…`), never from a URL.
 #[derive(Debug, Default)]
 pub struct SystemStores {
     settings: StoreSettings,
@@ -72,19 +80,45 @@ impl SystemStores {
     }
 
     fn remote(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, Path)> {
-        if url.password().is_some() || !url.username().is_empty() {
-            return Err(location(url.as_str(), "credentials do not belong into a URL: set them in the environment"));
-        }
+        refuse_credentials(url)?;
         let (scheme, base) = ObjectStoreScheme::parse(url).map_err(|e| location(url.as_str(), e))?;
         let bucket = format!("{}://{}", url.scheme(), url.host_str().unwrap_or_default());
-        let mut opened = self.opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(store) = opened.get(&bucket) {
-            return Ok((Arc::clone(store), base));
-        }
-        let store = build(scheme, url, &self.settings).map_err(|e| location(url.as_str(), e))?;
-        opened.insert(bucket, Arc::clone(&store));
-        Ok((store, base))
+        let build = || build(scheme, url, &self.settings).map_err(|e| location(url.as_str(), e));
+        Ok((self.opened_once(bucket, build)?, base))
     }
+
+    #[cfg(feature = "hdfs")]
+    fn cluster(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, Path)> {
+        refuse_credentials(url)?;
+        let cluster = url[..url::Position::BeforePath].to_string();
+        Ok((self.opened_once(cluster, || hdfs::open(url))?, hdfs::path_of(url)?))
+    }
+
+    #[cfg(not(feature = "hdfs"))]
+    fn cluster(&self, url: &Url) -> Result<(Arc<dyn ObjectStore>, Path)> {
+        Err(location(url.as_str(), "this `tributary` was built without HDFS: build it with the feature `hdfs`"))
+    }
+
+    fn opened_once(
+        &self,
+        place: String,
+        build: impl FnOnce() -> Result<Arc<dyn ObjectStore>>,
+    ) -> Result<Arc<dyn ObjectStore>> {
+        let mut opened = self.opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(store) = opened.get(&place) {
+            return Ok(Arc::clone(store));
+        }
+        let store = build()?;
+        opened.insert(place, Arc::clone(&store));
+        Ok(store)
+    }
+}
+
+fn refuse_credentials(url: &Url) -> Result<()> {
+    if url.password().is_some() || !url.username().is_empty() {
+        return Err(location(url.as_str(), "credentials do not belong into a URL: set them in the environment"));
+    }
+    Ok(())
 }
 
 /// Settings come from variables of the store's own prefix only: a variable like `TOKEN` of somebody else's must not
@@ -128,9 +162,16 @@ impl Stores for SystemStores {
                 let (store, base) = self.remote(&parsed)?;
                 Ok(Storage::new(store, base, url.trim_end_matches('/'), LockKind::Lease))
             }
+            Ok(parsed) if matches!(parsed.scheme(), "hdfs" | "viewfs") => {
+                let (store, base) = self.cluster(&parsed)?;
+                Ok(Storage::new(store, base, url.trim_end_matches('/'), LockKind::Unavailable(HDFS_READ_ONLY)))
+            }
             Ok(parsed) => Err(location(
                 url,
-                format!("scheme `{}` is not supported: use a path, file://, s3://, gs:// or az://", parsed.scheme()),
+                format!(
+                    "scheme `{}` is not supported: use a path, file://, s3://, gs://, az:// or hdfs://",
+                    parsed.scheme()
+                ),
             )),
             Err(url::ParseError::RelativeUrlWithoutBase) => open_local(url, PathBuf::from(url)),
             Err(e) => Err(location(url, e)),
@@ -180,5 +221,16 @@ mod tests {
         let refused = SystemStores::new().open("s3://key:secretpw@bucket/table").unwrap_err().to_string();
         assert!(refused.contains("s3://***@bucket/table") && refused.contains("environment"), "{refused}");
         assert!(!refused.contains("secretpw"), "{refused}");
+        let refused = SystemStores::new().open("hdfs://me:secretpw@name-node/table").unwrap_err().to_string();
+        assert!(refused.contains("hdfs://***@name-node/table") && !refused.contains("secretpw"), "{refused}");
+    }
+
+    #[cfg(feature = "hdfs")]
+    #[test]
+    fn tables_on_hdfs_can_be_read_and_not_written() {
+        let storage = SystemStores::new().open("hdfs://name-node:9000/lake/orders").unwrap();
+        assert_eq!(storage.path(".hoodie").unwrap().as_ref(), "lake/orders/.hoodie");
+        let refused = storage.check_writable().unwrap_err().to_string();
+        assert!(refused.contains("can be read but not written"), "{refused}");
     }
 }

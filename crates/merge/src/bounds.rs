@@ -111,7 +111,7 @@ mod tests {
 
     fn checked(sql: &str) -> Result<(), Error> {
         let settings = Settings { max_chain: 10, ..Settings::default() };
-        let tokens = Tokenizer::new(&SqlDialect, sql).tokenize_with_location().unwrap();
+        let tokens = Tokenizer::new(&SqlDialect::default(), sql).tokenize_with_location().unwrap();
         check(&tokens, &settings)
     }
 

@@ -87,7 +87,7 @@ mod tests {
 
     fn applied(columns: &[&str], sql: &str) -> String {
         let fields: Vec<Field> = columns.iter().map(|name| Field::new(*name, DataType::Int64, true)).collect();
-        let mut tokens = Tokenizer::new(&SqlDialect, sql).tokenize_with_location().unwrap();
+        let mut tokens = Tokenizer::new(&SqlDialect::default(), sql).tokenize_with_location().unwrap();
         Casing::of([&Schema::new(fields)]).apply(&mut tokens);
         tokens.iter().map(|token| token.token.to_string()).collect()
     }

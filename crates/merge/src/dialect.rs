@@ -5,14 +5,46 @@
 //! are Spark's (`STRING`, `LONG`). The parser's Spark dialect knows all of that but the backslash.
 
 use std::any::TypeId;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::sql::sqlparser::ast::Expr;
 use datafusion::sql::sqlparser::dialect::{Dialect, SparkSqlDialect};
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 
 /// Spark's SQL, with its backslash escapes.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct SqlDialect;
+///
+/// The parser asks its dialect at each expression, so here is also where too much work ends: where a call or a query
+/// inside others cannot be read, the parser tries each of those around it in several ways, twice as many with each
+/// level.
+#[derive(Debug)]
+pub(crate) struct SqlDialect {
+    /// How many more expressions may be looked at.
+    left: AtomicUsize,
+}
+
+impl Default for SqlDialect {
+    fn default() -> Self {
+        SqlDialect::within(usize::MAX)
+    }
+}
+
+impl SqlDialect {
+    /// For a parser that looks at no more than `expressions`, counted as often as it looks at each.
+    pub(crate) fn within(expressions: usize) -> Self {
+        SqlDialect { left: AtomicUsize::new(expressions) }
+    }
+
+    /// Whether the parser ended because it had looked at too many.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0
+    }
+
+    /// One look more; the refusal, when there were too many.
+    fn look(&self) -> Option<ParserError> {
+        let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        (before.is_err() || before == Ok(1)).then_some(ParserError::RecursionLimitExceeded)
+    }
+}
 
 const SPARK: SparkSqlDialect = SparkSqlDialect {};
 
@@ -100,6 +132,10 @@ impl Dialect for SqlDialect {
 
     fn supports_map_literal_with_angle_brackets(&self) -> bool {
         SPARK.supports_map_literal_with_angle_brackets()
+    }
+
+    fn parse_prefix(&self, _parser: &mut Parser) -> Option<Result<Expr, ParserError>> {
+        self.look().map(Err)
     }
 
     fn parse_infix(&self, parser: &mut Parser, expr: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {

@@ -197,7 +197,7 @@ impl Engine {
         planners.extend(SessionStateDefaults::default_expr_planners());
         let builder =
             SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_expr_planners(planners);
-        let mut state = self.functions.register(builder).build();
+        let mut state = self.functions.register(builder, pool.share()).build();
         state.mark_start_execution();
         let now = timestamp_ms_to_datetime(job.now_millis).map(|now| now.and_utc());
         state.execution_props_mut().query_execution_start_time = now;

@@ -14,6 +14,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::{AggregateUDF, HigherOrderUDF, ScalarUDF, WindowUDF};
 
 use crate::placeholders::nearest;
+use crate::sized::bounded;
 
 /// What the planner itself makes of a call, without a function behind it.
 const PLANNED: [&str; 2] = ["unnest", "unnest_outer"];
@@ -98,10 +99,12 @@ impl Functions {
         }
     }
 
-    /// Hands the functions to an engine. Later ones replace earlier ones of the same name.
-    pub(crate) fn register(&self, builder: SessionStateBuilder) -> SessionStateBuilder {
+    /// Hands the functions to an engine. Later ones replace earlier ones of the same name. None returns more than
+    /// `result_bytes` for one record batch because a number said so.
+    pub(crate) fn register(&self, builder: SessionStateBuilder, result_bytes: usize) -> SessionStateBuilder {
+        let scalar = self.scalar.iter().map(|function| bounded(Arc::clone(function), result_bytes));
         builder
-            .with_scalar_functions(self.scalar.clone())
+            .with_scalar_functions(scalar.collect())
             .with_higher_order_functions(self.higher_order.clone())
             .with_aggregate_functions(self.aggregate.clone())
             .with_window_functions(self.window.clone())

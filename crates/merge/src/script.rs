@@ -44,7 +44,7 @@ pub(crate) fn parse(text: &str, casing: Casing, settings: &Settings) -> Result<S
             detail: format!("the SQL has {} bytes, {} are allowed; shorten it", text.len(), settings.max_sql_bytes),
         });
     }
-    let mut tokens = Tokenizer::new(&SqlDialect, text).tokenize_with_location().map_err(|error| {
+    let mut tokens = Tokenizer::new(&SqlDialect::default(), text).tokenize_with_location().map_err(|error| {
         let place = Place { line: error.location.line, column: error.location.column };
         sql_error(Some(place), error.message)
     })?;
@@ -151,15 +151,24 @@ fn parse_query(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Box<Quer
     }
 }
 
+/// How often the parser may look at an expression: so often in any statement, and so often more for each word. A
+/// statement without a mistake takes one or two for each word.
+const LOOKS: usize = 10_000;
+const LOOKS_PER_WORD: usize = 50;
+
 fn parse_statement(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Statement, Error> {
+    let dialect = SqlDialect::within(LOOKS + LOOKS_PER_WORD * tokens.len());
     let mut parser =
-        Parser::new(&SqlDialect).with_recursion_limit(settings.max_nesting).with_tokens_with_locations(tokens.to_vec());
+        Parser::new(&dialect).with_recursion_limit(settings.max_nesting).with_tokens_with_locations(tokens.to_vec());
     let mut statement = parser.parse_statement().map_err(|error| {
         // Where a word such as CASE nests too deep, the parser tries to read it as a name, and then stumbles over what
         // follows.
-        match bounds::depth(tokens) > settings.max_nesting {
-            true => from_parser(&ParserError::RecursionLimitExceeded, settings),
-            false => from_parser(&error, settings),
+        if bounds::depth(tokens) > settings.max_nesting {
+            from_parser(&ParserError::RecursionLimitExceeded, settings)
+        } else if dialect.is_exhausted() {
+            unreadable(tokens)
+        } else {
+            from_parser(&error, settings)
         }
     })?;
     let next = parser.peek_token();
@@ -176,6 +185,19 @@ fn parse_statement(tokens: &[TokenWithSpan], settings: &Settings) -> Result<Stat
     }
     let message = format!("unexpected `{}` after the end of the statement", next.token);
     Err(sql_error(place_of(next.span), message))
+}
+
+/// What the parser gave up on.
+fn unreadable(tokens: &[TokenWithSpan]) -> Error {
+    Error::Limit {
+        limit: "nesting",
+        detail: format!(
+            "a statement whose calls and queries nest {} levels deep cannot be read: there is a mistake inside, or it \
+             nests too deep to try all ways of reading it; give inner parts names of their own with CREATE TEMPORARY \
+             VIEW, then the mistake is told with its place",
+            bounds::depth(tokens)
+        ),
+    }
 }
 
 fn from_parser(error: &ParserError, settings: &Settings) -> Error {
@@ -340,6 +362,52 @@ mod tests {
         assert!(matches!(parsed(&deep), Err(Error::Limit { limit: "nesting", .. })));
         let cases = format!("SELECT {}1{}", "CASE WHEN a = 1 THEN ".repeat(60), " END".repeat(60));
         assert!(matches!(parsed(&cases), Err(Error::Limit { limit: "nesting", .. })));
+    }
+
+    #[test]
+    fn deep_nesting_with_or_without_a_mistake_inside_is_parsed_or_refused_in_bounded_work() {
+        // What the parser tries in two ways, level by level, when it cannot read what is inside.
+        let shapes = [
+            ("CAST(", " AS INT)"),
+            ("CASE WHEN a = 1 THEN ", " END"),
+            ("coalesce(a, ", ")"),
+            ("(SELECT ", ")"),
+            ("(SELECT * FROM (SELECT ", ") AS q)"),
+            ("EXISTS (SELECT ", ")"),
+            ("substring(", " FROM 1)"),
+            ("[", "]"),
+            ("struct(", ")"),
+            ("NOT (", ")"),
+            ("(a, ", ")"),
+            ("sum(a) OVER (ORDER BY ", ")"),
+            ("a IN (", ")"),
+            ("a BETWEEN 1 AND (", ")"),
+            ("extract(year FROM ", ")"),
+            ("trim(", ")"),
+            ("interval (", ") day"),
+        ];
+        for levels in [1, 3, 8, 16, 18, 24, 30, 40, 49] {
+            for (open, close) in shapes {
+                for inside in ["1", "FROM FROM", "1 1 1", "", "'x' SELECT"] {
+                    let nested = format!("{}{inside}{}", open.repeat(levels), close.repeat(levels));
+                    // It ends; what it says is right either way.
+                    let _ = parsed(&format!("SELECT {nested} AS n FROM t"));
+                    let _ = parsed(&format!("SELECT 1 FROM {nested}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mistake_deep_inside_says_what_to_do() {
+        let refused = refused(&format!("SELECT {}FROM FROM{}", "CAST(".repeat(40), " AS INT)".repeat(40)));
+        assert!(refused.contains("40 levels") && refused.contains("CREATE TEMPORARY VIEW"), "{refused}");
+        let read = parsed(&format!("SELECT {}1{}", "CAST(".repeat(12), " AS INT)".repeat(12)));
+        assert!(read.is_ok(), "{read:?}");
+    }
+
+    #[test]
+    fn sql_longer_than_the_limit_is_refused() {
         let settings = Settings { max_sql_bytes: 10, ..Settings::default() };
         let long = parse("SELECT 1234567", Casing::default(), &settings);
         assert!(matches!(long, Err(Error::Limit { limit: "SQL length", .. })));

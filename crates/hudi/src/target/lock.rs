@@ -26,6 +26,8 @@ pub enum LockKind {
     Process(Arc<Mutex<()>>),
     /// By a lease in a file of the table, which Hudi's own writers take too: for shared object stores.
     Lease,
+    /// Not at all, for the reason given: tables of such a store are read only.
+    Unavailable(&'static str),
 }
 
 /// Who takes a lock, and what leases are measured by.
@@ -80,6 +82,7 @@ impl TableLock {
 
 /// Takes the table's lock, waiting at most `wait`; `None` when somebody else held it all that time.
 pub async fn acquire_lock(storage: &Storage, owner: &LockOwner, wait: Duration) -> Result<Option<TableLock>> {
+    storage.check_writable()?;
     match storage.lock_kind() {
         LockKind::File(directory) => {
             let file = open_lock_file(directory.join(LOCK_FILE))?;
@@ -93,6 +96,8 @@ pub async fn acquire_lock(storage: &Storage, owner: &LockOwner, wait: Duration) 
             let lease = lease::acquire(storage, &owner.clock, &owner.leases, &owner.name, wait).await?;
             Ok(lease.map(|lease| TableLock { held: Held::Lease(lease) }))
         }
+        // Refused above.
+        LockKind::Unavailable(_) => Ok(None),
     }
 }
 

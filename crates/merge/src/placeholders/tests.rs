@@ -161,7 +161,7 @@ proptest! {
         use datafusion::sql::sqlparser::tokenizer::{Token as Parsed, Tokenizer};
         let bound = bind(&sql, &names(&["db.orders"])).unwrap();
         let expected = tokenize(&sql).iter().filter(|token| token.kind == Kind::Placeholder).count();
-        if let Ok(parsed) = Tokenizer::new(&crate::dialect::SqlDialect, &bound.text).tokenize() {
+        if let Ok(parsed) = Tokenizer::new(&crate::dialect::SqlDialect::default(), &bound.text).tokenize() {
             let seen = parsed
                 .iter()
                 .filter(|token| matches!(token, Parsed::Word(word) if word.quote_style == Some('`') && word.value == "SRC"))

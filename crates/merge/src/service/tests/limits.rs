@@ -176,3 +176,35 @@ async fn dropping_a_run_stops_it_and_gives_its_memory_back() {
     assert_eq!(bench.timeline.requests().len(), before, "no split is opened any more");
     assert_eq!(bench.limits.budget.used(), 0);
 }
+
+#[tokio::test]
+async fn a_call_that_asks_for_more_than_there_is_is_refused_before_it_is_made() {
+    for call in [
+        "repeat(name, 1000000000)",
+        "repeat('x', 1000000000)",
+        "repeat(name, id * 1000000000 + 1000000000)",
+        "array_repeat(name, 1000000000)",
+        "lpad(name, 1000000000, 'x')",
+        "rpad(name, 1000000000)",
+        "space(1000000000)",
+        "array_resize(array(id), 1000000000, id)",
+    ] {
+        let bench = Bench::new().source("a", schema(), vec![batch(&[(1, "one", 1), (2, "two", 2)])]);
+        let sql = format!("SELECT id, {call} AS long FROM <SRC>");
+        let refused = bench.run(&sql).await.unwrap_err();
+        assert!(matches!(refused, Error::Memory { .. }), "{call}: {refused:?}");
+        let function = call.split('(').next().unwrap();
+        assert!(refused.to_string().contains(&format!("`{function}` would return")), "{call}: {refused}");
+        assert_eq!(bench.limits.budget.used(), 0, "{call}");
+    }
+}
+
+#[tokio::test]
+async fn measured_functions_answer_as_before() {
+    let bench = Bench::new().source("a", schema(), vec![batch(&[(1, "one", 1), (2, "two", 2)])]);
+    let sql = "SELECT id, repeat(name, id) AS r, lpad(name, 5, '*') AS l, rpad(name, 4, '-') AS p, \
+               concat('[', space(2), ']') AS s, cardinality(array_repeat(name, 3)) AS n, \
+               repeat('ab', CAST(NULL AS BIGINT)) AS nothing FROM <SRC>";
+    let rows = bench.rows(sql).await;
+    assert_eq!(rows, ["1|one|**one|one-|[  ]|3|null", "2|twotwo|**two|two-|[  ]|3|null"]);
+}
