@@ -122,3 +122,20 @@ async fn a_batch_that_a_restore_took_away_can_no_longer_be_pulled() {
     assert!(matches!(&refused, Error::Gone { what, .. } if what.contains("restored")), "{refused:?}");
     drop(lake);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_commit_a_restore_took_away_may_be_made_again_and_commits_once() {
+    let store = Arc::new(MemoryStore::default());
+    let (lake, _) = restored(Arc::clone(&store)).await;
+    let roles = roles_with(Arc::new(SystemStores::new()), store, |_| {});
+    let kept = run(&roles, &job(&lake), "r0").await;
+    assert_eq!(kept.outcome, Some(Outcome::Committed));
+    assert_eq!(checkpoints(&lake.path("out"), "p").await.len(), 1, "what the restore left answers for itself");
+    let again = run(&roles, &job(&lake), "r2").await;
+    assert_eq!(again.outcome, Some(Outcome::Committed), "{:?}", again.error);
+    assert_eq!(again.sources[0].rows, 20, "{again:?}");
+    assert_eq!(rows(&roles, &lake.path("out")).await, rows(&roles, &lake.path("src")).await);
+    assert_eq!(run(&roles, &job(&lake), "r2").await.instant, again.instant);
+    assert_eq!(checkpoints(&lake.path("out"), "p").await.len(), 2);
+    assert_sound(&lake.path("out"), "p").await;
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tributary_api::checkpoint::{BatchRecord, CommitFound};
 use tributary_api::coordinator::{BatchStatus, Error};
 use tributary_hudi::target::{TableLock, acquire_lock};
-use tributary_hudi::{Storage, TableConfig};
+use tributary_hudi::{Action, Storage, TableConfig};
 use tributary_types::pipeline::{Limits, Pipeline, Services};
 use tributary_types::{BatchName, Outcome, PipelineName, RequestId, Stage};
 
@@ -156,6 +156,31 @@ impl Inner {
             give_back(lock).await;
         }
         fate.map(Some)
+    }
+
+    /// Whether a restore of the target took away what `status` says was committed. Such a batch may be run again: its
+    /// commit is the only thing that a request must not make twice.
+    pub(crate) async fn is_undone(&self, target: &str, status: &BatchStatus) -> Result<bool, Error> {
+        let Some(instant) = status.instant.as_ref().filter(|_| status.outcome == Some(Outcome::Committed)) else {
+            return Ok(false);
+        };
+        let storage = self.stores.open(target).map_err(|e| target_error(target, "opening it", e))?;
+        let config = match TableConfig::load(&storage).await {
+            Ok(config) => config,
+            // A table that is gone: the next batch says what is wrong, or makes a new one.
+            Err(tributary_hudi::Error::NoTable { .. }) => return Ok(true),
+            Err(e) => return Err(target_error(target, "reading the target's properties", e)),
+        };
+        let timeline = load_timeline(&storage, &config).await?;
+        if timeline.find(instant).is_some() {
+            return Ok(false);
+        }
+        // Archived, or taken away. A restore is archived no earlier than what it followed.
+        let restored = timeline
+            .instants()
+            .iter()
+            .any(|other| other.action == Action::Restore && other.completed.is_some() && other.requested > *instant);
+        Ok(restored && self.roles.checkpoints.find_commit(&status.pipeline, target, &status.request).await?.is_none())
     }
 
     async fn fate_under_lock(

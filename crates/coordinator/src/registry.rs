@@ -74,16 +74,18 @@ impl Registry {
         Ok(self.find(name).map(|known| answer_of(&known, definition, request)).transpose()?.flatten())
     }
 
-    /// Registers a batch, or answers the one that came before it.
+    /// Registers a batch, or answers the one that came before it. A commit that was `undone` is no answer.
     pub(crate) fn admit(
         &self,
         request: &RunRequest,
         definition: &str,
         first: BatchStatus,
+        undone: bool,
     ) -> Result<Result<Admitted, BatchStatus>, Error> {
         let mut batches = self.batches();
         if let Some(known) = batches.by_name.get(&first.name)
             && let Some(status) = answer_of(known, definition, request)?
+            && !(undone && status.outcome == Some(Outcome::Committed))
         {
             return Ok(Err(status));
         }

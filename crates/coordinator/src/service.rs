@@ -263,13 +263,22 @@ impl Coordinator for Service {
         let inner = &self.inner;
         let first = first_status(&request, inner.clock.now_millis())?;
         let definition = definition_of(&request.pipeline);
-        if let Some(status) = inner.registry.answer(&first.name, &definition, &request)? {
+        let answered = match inner.registry.answer(&first.name, &definition, &request)? {
+            Some(status) => Some(status),
+            None => inner.answer_from_record(&first.name, &definition, &request.request).await?,
+        };
+        let undone = match &answered {
+            Some(status) => inner.is_undone(&request.pipeline.target.path, status).await.unwrap_or_else(|error| {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(batch = %status.name, error, "whether the target still has the batch cannot be told");
+                false
+            }),
+            None => false,
+        };
+        if let Some(status) = answered.filter(|_| !undone) {
             return Ok(status);
         }
-        if let Some(status) = inner.answer_from_record(&first.name, &definition, &request.request).await? {
-            return Ok(status);
-        }
-        let admitted = match inner.registry.admit(&request, &definition, first.clone())? {
+        let admitted = match inner.registry.admit(&request, &definition, first.clone(), undone)? {
             Ok(admitted) => admitted,
             Err(known) => return Ok(known),
         };
