@@ -28,6 +28,29 @@ pub(crate) async fn open(
     status: BatchStatus,
     batch_rows: usize,
 ) -> Result<OpenedBatch, Error> {
+    let (name, instant) = (status.name.to_string(), status.instant.clone());
+    match (open_now(timeline, target, status, batch_rows).await, instant) {
+        (Err(Error::Gone { name, what }), _) => Err(Error::Gone { name, what }),
+        // The archiver of a batch that runs at the same time takes commits away between two looks.
+        (Err(error), Some(instant)) if left_the_timeline(target, &instant).await => Err(Error::Gone {
+            name,
+            what: format!("its commit left the target's active timeline meanwhile ({error})"),
+        }),
+        (opened, _) => opened,
+    }
+}
+
+async fn left_the_timeline(target: &Storage, instant: &InstantTime) -> bool {
+    let state = TargetState::load(target).await;
+    state.is_ok_and(|state| state.is_some_and(|state| state.timeline.find(instant).is_none()))
+}
+
+async fn open_now(
+    timeline: &Arc<dyn Timeline>,
+    target: &Storage,
+    status: BatchStatus,
+    batch_rows: usize,
+) -> Result<OpenedBatch, Error> {
     let gone = |what: String| Error::Gone { name: status.name.to_string(), what };
     let (Some(instant), Some(completed)) = (status.instant.clone(), status.completed.clone()) else {
         return Err(gone(match status.outcome {

@@ -4,10 +4,8 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use tributary_types::IS_DELETED;
 use tributary_types::pipeline::{Operation, Target};
-
-/// The data column whose true marks its row as a delete, as in Hudi.
-const IS_DELETED: &str = "_hoodie_is_deleted";
 
 /// The schema that the table has after the batch: its own columns in their order, then new ones. The problems, each
 /// as a sentence, where the result does not fit.

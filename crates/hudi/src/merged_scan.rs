@@ -17,7 +17,7 @@ use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, StringArray, UInt3
 use arrow::compute::{cast, filter_record_batch, take_record_batch};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use futures::{StreamExt, stream};
-use tributary_types::Reservation;
+use tributary_types::{IS_DELETED, Reservation};
 
 use crate::avro::META_COLUMNS;
 use crate::block_order::{BlockInstants, order_blocks};
@@ -31,8 +31,6 @@ use crate::scan::{BatchStream, COMMIT_TIME, FileScan, open_scan, wanted_rows};
 use crate::storage::Storage;
 
 const RECORD_KEY: &str = META_COLUMNS[2];
-/// A column that marks its row as deleted.
-const IS_DELETED: &str = "_hoodie_is_deleted";
 /// What a change stream says of its row.
 const OPERATION: &str = "_hoodie_operation";
 /// Operations that take a row away: a delete, and the image before an update.

@@ -12,11 +12,10 @@ use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, Sc
 use datafusion::common::Column;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast};
 use tributary_api::merge::Error;
+use tributary_types::IS_DELETED;
 
 use crate::error::{from_planning, sql_error};
 
-/// The one meta name that a query may produce: it marks deletes.
-const IS_DELETED: &str = "_hoodie_is_deleted";
 const META_PREFIX: &str = "_hoodie_";
 const MAX_PRECISION: u8 = 38;
 

@@ -28,5 +28,5 @@ pub use fault::{Code, Fault, Retry, with_causes};
 pub use files::{FILES_KEPT, FILES_KNOWN, FilePosition, FilePositionError, FileState, Forgotten, ReadFile, path_hash};
 pub use instant::{InstantError, InstantTime, Zone};
 pub use memory::{MemoryBudget, MemoryExceeded, Reservation};
-pub use names::{BatchName, NameError, PipelineName, RequestId, SourceName};
+pub use names::{BatchName, IS_DELETED, NameError, PipelineName, RequestId, SourceName};
 pub use outcome::{Outcome, Stage};

@@ -5,6 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// The data column whose true marks its row as one that deletes the record of its key, as in Hudi.
+pub const IS_DELETED: &str = "_hoodie_is_deleted";
+
 /// Why a text cannot be such a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {

@@ -8,13 +8,11 @@ use arrow::datatypes::{DataType, Schema};
 use futures::StreamExt;
 use tributary_api::RowStream;
 use tributary_api::writer::{Error, StageRequest};
+use tributary_types::IS_DELETED;
 use tributary_types::pipeline::Operation;
 
 use crate::combine::RowAt;
 use crate::ingest::{Ingested, key_error, key_rules};
-
-/// The data column whose true marks its row as a delete, as in Hudi.
-const IS_DELETED: &str = "_hoodie_is_deleted";
 
 /// Which rows of keyed batches delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,10 +15,7 @@ use tributary_api::coordinator::Error;
 use tributary_api::timeline::{ReadRequest, Relation, Split, Timeline};
 use tributary_api::{RowError, RowStream, writer};
 use tributary_hudi::CommitMetadata;
-use tributary_types::{Code, MemoryBudget, Reservation, Retry};
-
-/// What marks a row as deleted, as in Hudi.
-const IS_DELETED: &str = "_hoodie_is_deleted";
+use tributary_types::{Code, IS_DELETED, MemoryBudget, Reservation, Retry};
 const RECORD_KEY: &str = "_hoodie_record_key";
 /// Bytes that a remembered key takes besides its text.
 const KEY_BYTES: usize = 64;
