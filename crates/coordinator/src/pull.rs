@@ -32,10 +32,9 @@ pub(crate) async fn open(
     match (open_now(timeline, target, status, batch_rows).await, instant) {
         (Err(Error::Gone { name, what }), _) => Err(Error::Gone { name, what }),
         // The archiver of a batch that runs at the same time takes commits away between two looks.
-        (Err(error), Some(instant)) if left_the_timeline(target, &instant).await => Err(Error::Gone {
-            name,
-            what: format!("its commit left the target's active timeline meanwhile ({error})"),
-        }),
+        (Err(error), Some(instant)) if left_the_timeline(target, &instant).await => {
+            Err(Error::Gone { name, what: format!("its commit left the target's active timeline meanwhile ({error})") })
+        }
         (opened, _) => opened,
     }
 }

@@ -18,6 +18,9 @@ use crate::storage::Storage;
 
 /// Rows of a row group at most: bounds what a reader holds and what a writer buffers.
 const ROW_GROUP_ROWS: usize = 128 * 1024;
+/// Bytes of distinct values up to which a column of a row group is written through a dictionary. A row group is short,
+/// so with the usual 1 MiB nearly every column of distinct numbers would fill a dictionary and gain nothing by it.
+const DICTIONARY_BYTES: usize = 256 << 10;
 /// Bytes that are collected before they are sent to the store.
 const UPLOAD_BYTES: usize = 8 << 20;
 /// Pieces of that size that are on their way at once.
@@ -87,6 +90,7 @@ fn properties() -> WriterProperties {
     let mut builder = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+        .set_dictionary_page_size_limit(DICTIONARY_BYTES)
         .set_created_by(concat!("tributary ", env!("CARGO_PKG_VERSION")).to_string())
         // List and map fields get the names that the Parquet format asks for, which Spark relies on.
         .set_coerce_types(true);
@@ -94,8 +98,11 @@ fn properties() -> WriterProperties {
     for column in ["_hoodie_commit_seqno", "_hoodie_record_key"] {
         builder = builder.set_column_dictionary_enabled(ColumnPath::from(column), false);
     }
-    // Statistics of a sequence number help nobody.
-    builder.set_column_statistics_enabled(ColumnPath::from("_hoodie_commit_seqno"), EnabledStatistics::None).build()
+    // Their least and greatest values help nobody: they are the file's own name and place, or numbers in a row.
+    for column in ["_hoodie_commit_seqno", "_hoodie_partition_path", "_hoodie_file_name"] {
+        builder = builder.set_column_statistics_enabled(ColumnPath::from(column), EnabledStatistics::None);
+    }
+    builder.build()
 }
 
 /// The schema of a base file: the meta columns, then the table's.

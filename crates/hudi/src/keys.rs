@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StringBuilder};
+use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Date32Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema};
 use chrono::NaiveDate;
 
@@ -153,6 +154,9 @@ impl KeyRules {
     }
 
     fn partition_paths(&self, columns: &[ArrayRef], rows: usize) -> Result<StringArray, KeyError> {
+        if self.partition_by.is_empty() {
+            return Ok(StringArray::new(OffsetBuffer::new_zeroed(rows), Buffer::default(), None));
+        }
         let mut out = StringBuilder::with_capacity(rows, rows * 16);
         let mut path = String::new();
         let mut last_checked = String::new();

@@ -21,6 +21,8 @@ use crate::order::OrderingRule;
 pub(crate) const ROW_BYTES: usize = 40;
 /// Rows in a row of one batch from which on they are copied as a piece.
 const LONG_RUN: usize = 32;
+/// Rows in a row, on average, from which on each run is a piece of its own: a piece costs as much as many rows.
+const SHARED_RUN: usize = 1024;
 
 /// A row of a part: which batch, which row of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +174,20 @@ pub(crate) fn gather(batches: &[RecordBatch], rows: &[RowAt]) -> Result<RecordBa
     interleave_record_batch(&sources, &picks).map_err(internal)
 }
 
+/// Rows of `batches` in pieces of at most `most` rows: shared where the rows are in long runs, gathered elsewhere.
+pub(crate) fn pieces<'a>(
+    batches: &'a [RecordBatch],
+    rows: &'a [RowAt],
+    most: usize,
+) -> Box<dyn Iterator<Item = Result<RecordBatch, Error>> + Send + 'a> {
+    let runs = || rows.chunk_by(|a, b| a.batch == b.batch && a.row + 1 == b.row);
+    if rows.len() / runs().count().max(1) < SHARED_RUN {
+        return Box::new(rows.chunks(most).map(|chunk| gather(batches, chunk)));
+    }
+    let shared = runs().flat_map(move |run| run.chunks(most));
+    Box::new(shared.map(|run| Ok(batches[run[0].batch as usize].slice(run[0].row as usize, run.len()))))
+}
+
 /// A text column by its position. Both key columns are text by construction.
 pub(crate) fn text(batch: &RecordBatch, column: usize) -> &StringArray {
     batch.column(column).as_string::<i32>()
@@ -255,5 +271,21 @@ mod tests {
         let scattered = gather(&batches, &[at(1, 3), at(0, 7)]).unwrap();
         assert_eq!((text(&scattered, KEY).value(0), text(&scattered, KEY).value(1)), ("k3", "k7"));
         assert_eq!(gather(&batches, &[]).unwrap().num_rows(), 0);
+    }
+
+    #[test]
+    fn pieces_are_the_rows_in_order_whether_shared_or_gathered() {
+        let long: Vec<(String, String)> = (0..3_000).map(|n| (String::new(), format!("k{n}"))).collect();
+        let rows: Vec<(&str, &str, Option<i64>)> = long.iter().map(|(p, k)| (p.as_str(), k.as_str(), None)).collect();
+        let batches = [batch(&rows)];
+        let at = |row| RowAt { batch: 0, row };
+        let whole: Vec<RowAt> = (0..3_000).map(at).collect();
+        let every_other: Vec<RowAt> = (0..3_000).step_by(2).map(at).collect();
+        for (picked, most) in [(&whole, 1_000), (&whole, 4_000), (&every_other, 700)] {
+            let cut: Vec<RecordBatch> = pieces(&batches, picked, most).collect::<Result<_, _>>().unwrap();
+            assert!(cut.iter().all(|piece| piece.num_rows() <= most));
+            assert_eq!(concat_batches(&batches[0].schema(), &cut).unwrap(), gather(&batches, picked).unwrap());
+        }
+        assert_eq!(pieces(&batches, &[], 10).count(), 0);
     }
 }

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, StringBuilder};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
+use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::compute::interleave_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::row::Rows;
@@ -14,7 +15,7 @@ use tributary_hudi::target::{MarkerKind, write_marker, write_partition_metafile}
 use tributary_hudi::{BaseFileWriter, META_COLUMNS, Storage, base_file_name, base_file_schema};
 use tributary_types::{InstantTime, MemoryBudget};
 
-use crate::combine::{KeyedRows, RowAt, gather};
+use crate::combine::{KeyedRows, RowAt, gather, pieces};
 use crate::deletes::Deletes;
 use crate::ingest::{KEY, KEY_COLUMNS, PARTITION, internal};
 use crate::order::OrderingRule;
@@ -127,22 +128,37 @@ impl<'a> OpenFile<'a> {
 }
 
 pub(crate) fn repeated(text: &str, rows: usize) -> ArrayRef {
-    Arc::new(StringArray::from_iter_values(std::iter::repeat_n(text, rows)))
+    let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(text.len(), rows));
+    Arc::new(StringArray::new(offsets, Buffer::from_vec(text.repeat(rows).into_bytes()), None))
 }
 
 /// `<instant>_<task>_<row>`: unique in the instant.
 pub(crate) fn sequence_numbers(instant: &str, task: usize, first: u64, rows: usize) -> ArrayRef {
-    use std::fmt::Write as _;
-    let mut out = StringBuilder::with_capacity(rows, rows * (instant.len() + 12));
-    let mut text = format!("{instant}_{task}_");
-    let fixed = text.len();
-    for row in 0..rows as u64 {
-        text.truncate(fixed);
-        // Writing into a String cannot fail.
-        let _ = write!(text, "{}", first + row);
-        out.append_value(&text);
+    let prefix = format!("{instant}_{task}_");
+    let mut digits = first.to_string().into_bytes();
+    let mut text = Vec::with_capacity(rows * (prefix.len() + digits.len() + 1));
+    let lengths: Vec<usize> = (0..rows)
+        .map(|_| {
+            text.extend_from_slice(prefix.as_bytes());
+            text.extend_from_slice(&digits);
+            let length = prefix.len() + digits.len();
+            count_up(&mut digits);
+            length
+        })
+        .collect();
+    Arc::new(StringArray::new(OffsetBuffer::from_lengths(lengths), Buffer::from_vec(text), None))
+}
+
+/// The next number, in decimal digits. Formatting each anew takes as long as compressing it.
+fn count_up(digits: &mut Vec<u8>) {
+    for digit in digits.iter_mut().rev() {
+        if *digit < b'9' {
+            *digit += 1;
+            return;
+        }
+        *digit = b'0';
     }
-    Arc::new(out.finish())
+    digits.insert(0, b'1');
 }
 
 /// A file group to be made.
@@ -163,8 +179,8 @@ pub(crate) async fn write_group(context: &FileContext, group: NewGroup) -> Resul
         .await
         .map_err(|e| hudi_error(context, e))?;
     let mut file = OpenFile::create(context, &partition, &file_id, task, MarkerKind::Create).await?;
-    for chunk in rows.chunks(context.batch_rows) {
-        file.write_new(&gather(&batches, chunk)?).await?;
+    for piece in pieces(&batches, &rows, context.batch_rows) {
+        file.write_new(&piece?).await?;
     }
     let (path, bytes, rows) = file.close().await?;
     Ok(StagedFile {
@@ -314,5 +330,20 @@ pub(crate) fn role_error(url: &str, error: tributary_hudi::Error) -> Error {
             doing: "staging files".to_string(),
             source: tributary_api::boxed_error(other),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_numbers_count_on_past_every_power_of_ten() {
+        let made = sequence_numbers("20250101", 3, 8, 1_000);
+        let expected: Vec<String> = (8..1_008).map(|row| format!("20250101_3_{row}")).collect();
+        assert_eq!(made.as_string::<i32>().iter().flatten().collect::<Vec<_>>(), expected);
+        let named = repeated("name", 3);
+        assert_eq!(named.as_string::<i32>(), &StringArray::from(vec!["name"; 3]));
+        assert_eq!(repeated("", 2).len(), 2);
     }
 }

@@ -328,6 +328,7 @@ impl Staging<'_> {
         let per_file = (largest_in_memory(self.request.files) / per_row).clamp(1, self.settings.rows_per_file);
         let mut groups = Vec::new();
         for (partition, rows) in rows {
+            let per_file = even(rows.len(), per_file, self.settings.parallelism);
             groups.extend(rows.chunks(per_file).map(|rows| NewGroup {
                 batches: Arc::clone(batches),
                 rows: rows.to_vec(),
@@ -384,6 +385,15 @@ impl Staging<'_> {
     }
 }
 
+/// Rows of each of several files that together hold `rows`, `most` at most in each: files of one size, and where that
+/// makes them no smaller than half, so many that all `writers` are busy to the end.
+fn even(rows: usize, most: usize, writers: usize) -> usize {
+    let files = rows.div_ceil(most).max(1);
+    let busy = files.next_multiple_of(writers.max(1));
+    let files = if files > 1 && busy <= 2 * files { busy } else { files };
+    rows.div_ceil(files).max(1)
+}
+
 /// Bytes that a row takes in memory, at least one.
 fn row_bytes(batches: &[RecordBatch]) -> usize {
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
@@ -417,4 +427,18 @@ fn all_rows(batches: &[RecordBatch]) -> Vec<RowAt> {
         (0..rows.num_rows() as u32).map(move |row| RowAt { batch: batch as u32, row })
     };
     batches.iter().enumerate().flat_map(rows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_of_one_size_and_keep_all_writers_busy() {
+        assert_eq!(even(1_000_010, 500_000, 2), 250_003, "not two full files and one of ten rows");
+        assert_eq!(even(1_000_000, 500_000, 2), 500_000);
+        assert_eq!(even(1_000_000, 500_000, 16), 500_000, "sixteen files would be too small");
+        assert_eq!(even(10, 500_000, 8), 10, "one small file stays one");
+        assert_eq!(even(0, 500_000, 8), 1);
+    }
 }
