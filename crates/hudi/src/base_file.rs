@@ -52,7 +52,8 @@ impl BaseFileWriter {
     pub fn create(storage: &Storage, path: &str, schema: SchemaRef) -> Result<Self> {
         let sink = BufWriter::with_capacity(storage.store(), storage.path(path)?, UPLOAD_BYTES)
             .with_max_concurrency(UPLOADS_AT_ONCE);
-        let options = ArrowWriterOptions::new().with_properties(properties()).with_skip_arrow_metadata(true);
+        let options =
+            ArrowWriterOptions::new().with_properties(properties(path.contains('/'))).with_skip_arrow_metadata(true);
         let writer = AsyncArrowWriter::try_new_with_options(sink, schema, options).map_err(|e| store_error(path, e))?;
         Ok(BaseFileWriter { path: path.to_string(), writer, rows: 0 })
     }
@@ -86,7 +87,7 @@ fn store_error(path: &str, error: parquet::errors::ParquetError) -> Error {
     }
 }
 
-fn properties() -> WriterProperties {
+fn properties(is_partitioned: bool) -> WriterProperties {
     let mut builder = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
@@ -97,6 +98,10 @@ fn properties() -> WriterProperties {
     // Every value is another one: a dictionary would be built only to be thrown away.
     for column in ["_hoodie_commit_seqno", "_hoodie_record_key"] {
         builder = builder.set_column_dictionary_enabled(ColumnPath::from(column), false);
+    }
+    // A dictionary of nothing but an empty text costs more than the lengths of empty texts.
+    if !is_partitioned {
+        builder = builder.set_column_dictionary_enabled(ColumnPath::from("_hoodie_partition_path"), false);
     }
     // Their least and greatest values help nobody: they are the file's own name and place, or numbers in a row.
     for column in ["_hoodie_commit_seqno", "_hoodie_partition_path", "_hoodie_file_name"] {

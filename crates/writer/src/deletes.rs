@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which incoming rows delete a record instead of storing one, and which partitions rows name.
 
-use std::collections::BTreeSet;
-
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
 use arrow::datatypes::{DataType, Schema};
 use futures::StreamExt;
 use tributary_api::RowStream;
@@ -12,7 +10,7 @@ use tributary_types::IS_DELETED;
 use tributary_types::pipeline::Operation;
 
 use crate::combine::RowAt;
-use crate::ingest::{Ingested, key_error, key_rules};
+use crate::ingest::{Ingested, key_error, key_rules, note_partitions};
 
 /// Which rows of keyed batches delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,17 +75,8 @@ pub(crate) async fn read_partitions(request: &StageRequest, mut rows: RowStream)
         let Some(batch) = next else { return Ok(seen) };
         let batch = batch?;
         seen.rows += batch.num_rows() as u64;
-        note(&rules.partitions(&batch).map_err(key_error)?, &mut seen.partitions);
-    }
-}
-
-fn note(partitions: &ArrayRef, seen: &mut BTreeSet<String>) {
-    let mut last: Option<&str> = None;
-    for partition in partitions.as_string::<i32>().iter().flatten() {
-        if last != Some(partition) && !seen.contains(partition) {
-            seen.insert(partition.to_string());
-        }
-        last = Some(partition);
+        let partitions = rules.partitions(&batch).map_err(key_error)?;
+        note_partitions(partitions.as_string::<i32>(), &mut seen.partitions);
     }
 }
 
@@ -95,7 +84,7 @@ fn note(partitions: &ArrayRef, seen: &mut BTreeSet<String>) {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::StringArray;
+    use arrow::array::{ArrayRef, StringArray};
     use arrow::datatypes::Field;
 
     use super::*;

@@ -17,7 +17,7 @@ use crate::combine::{KeyedRows, RowAt, gather, text};
 use crate::deletes::{Deletes, read_partitions, stored_rows};
 use crate::delta::{Updates, append_logs, plan_logs};
 use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, write_group};
-use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, key_rules, keyed_schema};
+use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, is_same, key_rules, keyed_schema};
 use crate::metrics;
 use crate::order::OrderingRule;
 use crate::pack::{Packed, largest_in_memory, pack};
@@ -402,10 +402,10 @@ fn row_bytes(batches: &[RecordBatch]) -> usize {
 }
 
 fn by_partition(batches: &[RecordBatch], rows: &[RowAt]) -> BTreeMap<String, Vec<RowAt>> {
+    let partition_of = |at: &RowAt| text(&batches[at.batch as usize], PARTITION).value(at.row as usize);
     let mut divided: BTreeMap<&str, Vec<RowAt>> = BTreeMap::new();
-    for at in rows {
-        let partition = text(&batches[at.batch as usize], PARTITION).value(at.row as usize);
-        divided.entry(partition).or_default().push(*at);
+    for run in rows.chunk_by(|a, b| is_same(partition_of(a), partition_of(b))) {
+        divided.entry(partition_of(&run[0])).or_default().extend_from_slice(run);
     }
     divided.into_iter().map(|(partition, rows)| (partition.to_string(), rows)).collect()
 }
