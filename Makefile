@@ -56,7 +56,7 @@ demo: build ## Merge two real Hudi tables into one and show what came out
 bench: setup-build ## Measure an optimised build against plain DataFusion (builds long the first time)
 	cargo build $(WORKSPACE) --release
 	"$(CARGO_TARGET_DIR)/release/tributary" bench
-	"$(CARGO_TARGET_DIR)/release/tributary" bench --rows 5000000 --runs 1
+	"$(CARGO_TARGET_DIR)/release/tributary" bench --rows 5000000 --runs 1 --memory-only
 
 # Dependencies stay: only this workspace's own artefacts go, of every profile.
 .PHONY: clean

@@ -75,6 +75,10 @@ pub struct BenchArgs {
     /// Counted pairs of runs; one more warms up.
     #[arg(long, default_value_t = 5)]
     pub runs: usize,
+    /// Fail for memory over its bound alone. For batches that do not fit into it: they go through temporary files, which
+    /// plain DataFusion needs none of.
+    #[arg(long)]
+    pub memory_only: bool,
     /// Directory for the tables, which stay; a temporary one when absent.
     #[arg(long)]
     pub dir: Option<PathBuf>,
