@@ -26,6 +26,7 @@ fn classify(url: &str, error: hudi::Error) -> Error {
         hudi::Error::Disk { doing, source } => Error::Store { url, doing, source: boxed_error(source) },
         hudi::Error::NoTable { .. } => Error::NoTable { url, what: "the table".to_string() },
         hudi::Error::Location { detail, .. } => Error::Unsupported { url, what: detail },
+        hudi::Error::ReadOnly { why, .. } => Error::Unsupported { url, what: why.to_string() },
         hudi::Error::Unsupported { what } => Error::Unsupported { url, what },
         hudi::Error::Gone { file } => Error::FileGone { url, file },
         // The text inside says what was asked for and what there is.
