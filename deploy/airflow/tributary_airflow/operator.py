@@ -26,29 +26,15 @@ from tributary_airflow.pipeline_file import PipelineFileError, load_pipeline
 from tributary_airflow.request_id import request_id_of
 
 try:
-    from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
-    try:
-        from airflow.sdk import BaseOperator  # Airflow 3
-    except ImportError:
-        from airflow.models import BaseOperator
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 except ImportError:
-    # Without Airflow the operator can be used and tested all the same; these say as much as it needs.
-    class AirflowException(Exception):
-        """This attempt failed."""
-
-    class AirflowFailException(AirflowException):
-        """The task failed; no retry helps."""
-
-    class AirflowSkipException(AirflowException):
-        """There was nothing to do."""
-
-    class BaseOperator:
-        """Takes the name of a task, as Airflow's does."""
-
-        def __init__(self, *, task_id, **unknown):
-            if unknown:
-                raise TypeError(f"without Airflow these arguments mean nothing: {', '.join(unknown)}")
-            self.task_id = task_id
+    try:
+        from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+        from airflow.models import BaseOperator  # before Airflow 3.1
+    except ImportError:
+        from tributary_airflow.without_airflow import (
+            AirflowException, AirflowFailException, AirflowSkipException, BaseOperator)
 
 
 class TributaryBatchOperator(BaseOperator):

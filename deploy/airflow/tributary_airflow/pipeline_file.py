@@ -85,11 +85,18 @@ def _fill(message, table, where):
             raise PipelineFileError(f"`{place}`: {value!r} is no value for it") from error
 
 
+def _is_repeated(field):
+    # Newer releases of protobuf have the property, older ones the label only.
+    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+
+
 def _set(message, field, value, place):
-    if field.is_repeated and field.message_type is not None:
+    if _is_repeated(field) and not isinstance(value, list):
+        raise PipelineFileError(f"`{place}` is {value!r}: a list is needed")
+    if _is_repeated(field) and field.message_type is not None:
         for number, table in enumerate(value):
             _fill(getattr(message, field.name).add(), table, f"{place}[{number}].")
-    elif field.is_repeated:
+    elif _is_repeated(field):
         getattr(message, field.name).extend(value)
     elif field.name == "start":
         _set_start(message.start, value)
