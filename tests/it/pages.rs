@@ -96,7 +96,7 @@ impl Exported {
 
     /// The metric that a series is of: those of a histogram have names of their own.
     fn metric_of(&self, name: &str) -> String {
-        let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(*end));
         of_histogram.filter(|metric| self.kinds.contains_key(*metric)).unwrap_or(name).to_string()
     }
 
@@ -203,7 +203,7 @@ fn reasons_in_the_code() -> BTreeSet<String> {
         // The declaration in the trait ends with a semicolon and has no block.
         let methods = text.split("fn reason(&self) -> &'static str ").skip(1).map(block);
         found.extend(methods.flat_map(|body| body.split('"').skip(1).step_by(2)).map(ToString::to_string));
-        let given = ["reason: \"", "part(Self::ROLE, \""].iter().flat_map(|before| text.split(before).skip(1));
+        let given = ["reason: \"", "part(Self::ROLE, \""].iter().flat_map(|before| text.split(*before).skip(1));
         found.extend(given.map(|rest| rest.split('"').next().unwrap().to_string()));
     }
     found.into_iter().filter(|text| is_reason(text)).collect()
