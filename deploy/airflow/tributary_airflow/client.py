@@ -98,10 +98,11 @@ class Client:
                     return self._judged(ended)
                 # The server finds out whether the commit arrived; asking again tells, or starts what did not happen.
                 why = f"the outcome of {ended.name} is unknown still"
+            rest = self._left(deadline, pause)
             if why != before:
                 log.warning("%s; asking again", why)
             before = why
-            self.sleep(min(pause, self._left(deadline, LONGEST_PAUSE)))
+            self.sleep(rest)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _follow(self, batch, deadline, on_change):
@@ -127,7 +128,7 @@ class Client:
             retry = _short(common_pb2.Retry, fault.retry, "RETRY_")
             # Refusals of the request itself; a server that is stopping says AGAIN.
             if retry not in ("AGAIN", "READ_BACK"):
-                raise BatchError(fault.message, fault.reason, retry) from error
+                raise BatchError(f"{fault.reason}: {fault.message}", fault.reason, retry) from error
         return f"the server does not serve: {error.details()}"
 
     @staticmethod
