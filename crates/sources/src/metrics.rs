@@ -56,6 +56,8 @@ pub(crate) fn record_plan(plan: &SourcePlan, listed: usize, late_files: u64) {
     };
     late("read", late_files);
     late("left_out", plan.report.left_out_files);
+    // At zero: else the first bad record would make a series instead of raising one, which no alert sees.
+    record_tally(&source, &Tally::default());
 }
 
 pub(crate) fn record_failure(source: &str, reason: &'static str) {
