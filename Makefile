@@ -81,6 +81,17 @@ interop: build ## Compare with Spark and the `hudi` Python package (downloads ab
 	@settings="$$(TRIBUTARY_CACHE="$(CACHE)" bash tests/interop/setup.sh)"; set -a; eval "$$settings"; set +a; \
 	TRIBUTARY_BIN="$(CARGO_TARGET_DIR)/debug/tributary" "$$INTEROP_PYTHON" tests/interop/interop.py
 
+# setup.sh says where it put Python, helm and the linter. A release build does as well: TRIBUTARY_BIN names another binary.
+.PHONY: deploy-check
+deploy-check: $(if $(TRIBUTARY_BIN),,build) ## Check the chart, manifests, image, alerts and the operator for Airflow
+	@settings="$$(TRIBUTARY_CACHE="$(CACHE)" bash tests/deploy/setup.sh)"; set -a; eval "$$settings"; set +a; \
+	TRIBUTARY_BIN="$${TRIBUTARY_BIN:-$(CARGO_TARGET_DIR)/debug/tributary}" "$$DEPLOY_PYTHON" -B tests/deploy/deploy.py
+
+.PHONY: manifests
+manifests: ## Render deploy/manifests from the chart
+	@settings="$$(TRIBUTARY_CACHE="$(CACHE)" bash tests/deploy/setup.sh)"; set -a; eval "$$settings"; set +a; \
+	"$$DEPLOY_PYTHON" -B tests/deploy/render.py
+
 ## Check
 
 .PHONY: check

@@ -13,7 +13,7 @@ use crate::server_away::{endless, pipeline_file, until_it_merges};
 use crate::support::{Lake, request_of};
 
 /// What an HTTP probe answers.
-fn probe(address: &str, path: &str) -> String {
+pub(crate) fn probe(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-FOLDERS = ["crates", "proto", "tests"]
+FOLDERS = ["crates", "deploy", "proto", "tests"]
 SPDX = {".rs": "// SPDX-License-Identifier: Apache-2.0", ".proto": "// SPDX-License-Identifier: Apache-2.0",
         ".py": "# SPDX-License-Identifier: Apache-2.0", ".sh": "# SPDX-License-Identifier: Apache-2.0"}
 

@@ -53,6 +53,7 @@ pub fn register() {
             ::metrics::counter!(SERVICE_RUNS, "service" => service, "outcome" => outcome).increment(0);
         }
         ::metrics::counter!(SERVICE_THINGS, "service" => service).increment(0);
+        drop(::metrics::histogram!(SERVICE_DURATION, "service" => service));
     }
 }
 
@@ -71,6 +72,7 @@ pub(crate) fn register_pipeline(pipeline: &str) {
         let labels = [("pipeline", pipeline.to_string()), ("outcome", outcome.as_str().to_string())];
         ::metrics::counter!(BATCHES, &labels).increment(0);
     }
+    drop(::metrics::histogram!(DURATION, "pipeline" => pipeline.to_string()));
     ::metrics::counter!(ROWS, "pipeline" => pipeline.to_string()).increment(0);
     for (why, _) in left_out(&Written::default()) {
         ::metrics::counter!(LEFT_OUT, "pipeline" => pipeline.to_string(), "why" => why).increment(0);

@@ -30,6 +30,32 @@ pub const HELP: [(&str, &str); 7] = [
     (DURATION, "Seconds from the start of a merge to the end of its staging"),
 ];
 
+/// Reasons of this role's own errors. Those of other roles are only passed on, and show up when they first happen.
+const OWN_REASONS: [&str; 8] = [
+    "SQL_INVALID",
+    "PLACEHOLDER_UNKNOWN",
+    "SOURCE_UNUSED",
+    "LIMIT_REACHED",
+    "MEMORY_EXCEEDED",
+    "QUERY_FAILED",
+    "STOPPED",
+    "ROLE_UNREACHABLE",
+];
+
+/// Registers the series that exist before any merge ran, at zero.
+pub fn register() {
+    for counter in [ROWS_OUT, SPILLED_BYTES, FINISHED] {
+        ::metrics::counter!(counter).increment(0);
+    }
+    for cause in [SortMergeCause::Estimate, SortMergeCause::Memory] {
+        ::metrics::counter!(SORT_MERGE, "cause" => cause.as_str()).increment(0);
+    }
+    for reason in OWN_REASONS {
+        ::metrics::counter!(FAILED, "reason" => reason).increment(0);
+    }
+    drop(::metrics::histogram!(DURATION));
+}
+
 /// Why a query ran with sort-merge joins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SortMergeCause {
@@ -39,12 +65,17 @@ pub(crate) enum SortMergeCause {
     Memory,
 }
 
+impl SortMergeCause {
+    fn as_str(self) -> &'static str {
+        match self {
+            SortMergeCause::Estimate => "estimate",
+            SortMergeCause::Memory => "memory",
+        }
+    }
+}
+
 pub(crate) fn sort_merge_chosen(cause: SortMergeCause) {
-    let cause = match cause {
-        SortMergeCause::Estimate => "estimate",
-        SortMergeCause::Memory => "memory",
-    };
-    ::metrics::counter!(SORT_MERGE, "cause" => cause).increment(1);
+    ::metrics::counter!(SORT_MERGE, "cause" => cause.as_str()).increment(1);
 }
 
 pub(crate) fn finished(outcome: &Result<(Merged, u64), Error>, seconds: f64) {

@@ -54,6 +54,7 @@ struct Started {
 impl Service {
     /// The role, reading through `timeline` and handing its rows to `writer`.
     pub fn new(timeline: Arc<dyn Timeline>, writer: Arc<dyn Writer>, settings: Settings) -> Self {
+        metrics::register();
         let max_rows = settings.max_rows;
         let engine = Engine { timeline, functions: Arc::new(Functions::reviewed()), settings: Arc::new(settings) };
         Service { engine, writer, clock: Arc::new(SystemClock), max_rows }

@@ -10,6 +10,10 @@ use tracing_subscriber::EnvFilter;
 /// Upper bounds of durations, in seconds: from one quick call to the longest batch.
 const SECONDS: [f64; 14] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
 const UPKEEP: Duration = Duration::from_secs(5);
+/// Always 1, with the label `version`.
+const BUILD_INFO: &str = "tributary_build_info";
+/// Metrics of the process itself, whichever roles run in it.
+const HELP: [(&str, &str); 1] = [(BUILD_INFO, "Always 1; the label says which version runs")];
 
 /// Sends logs to standard error: `TRIBUTARY_LOG` filters them (default: warnings), JSON lines when `json` is set.
 pub fn init_logs(json: bool) {
@@ -32,18 +36,11 @@ pub fn record_metrics() -> Option<PrometheusHandle> {
             return None;
         }
     };
-    let helps = [
-        tributary_checkpoint::metrics::HELP.as_slice(),
-        tributary_coordinator::metrics::HELP.as_slice(),
-        tributary_coordinator::source_metrics::HELP.as_slice(),
-        tributary_merge::metrics::HELP.as_slice(),
-        tributary_writer::metrics::HELP.as_slice(),
-    ];
-    for (name, help) in helps.into_iter().flatten() {
+    for (name, help) in documented() {
         // The exporter keeps help texts by name, whatever the kind.
-        metrics::describe_counter!(*name, *help);
+        metrics::describe_counter!(name, help);
     }
-    tributary_timeline::metrics::describe();
+    metrics::gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -52,6 +49,21 @@ pub fn record_metrics() -> Option<PrometheusHandle> {
         }
     });
     Some(handle)
+}
+
+/// Name and help text of every metric that a process can have, role by role. A page of the documentation lists them.
+pub fn documented() -> Vec<(&'static str, &'static str)> {
+    let roles = [
+        HELP.as_slice(),
+        tributary_coordinator::metrics::HELP.as_slice(),
+        tributary_coordinator::source_metrics::HELP.as_slice(),
+        tributary_timeline::metrics::HELP.as_slice(),
+        tributary_sources::metrics::HELP.as_slice(),
+        tributary_checkpoint::metrics::HELP.as_slice(),
+        tributary_merge::metrics::HELP.as_slice(),
+        tributary_writer::metrics::HELP.as_slice(),
+    ];
+    roles.into_iter().flatten().copied().collect()
 }
 
 /// Name and help text of each metric that is kept for every source of a pipeline.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Figures that this role reports, each with the label `source`. All are emitted with every plan, at zero too.
+//! Figures that this role reports, each with the label `source`. All are emitted with every plan, at zero too, but the
+//! failures, which show up with the first one.
 
 use tributary_api::timeline::SourcePlan;
 
@@ -7,7 +8,7 @@ use tributary_api::timeline::SourcePlan;
 pub const LAG_INSTANTS: &str = "tributary_timeline_lag_instants";
 /// Seconds between the window's end and the newest complete commit.
 pub const LAG_SECONDS: &str = "tributary_timeline_lag_seconds";
-/// Commits that may be archived before the source becomes stale.
+/// Commits that archiver and cleaner may still pass before the source becomes stale.
 pub const HEADROOM_INSTANTS: &str = "tributary_timeline_headroom_instants";
 /// Commits in the window.
 pub const WINDOW_INSTANTS: &str = "tributary_timeline_window_instants";
@@ -22,17 +23,22 @@ pub const PLAN_FAILURES: &str = "tributary_timeline_plan_failures_total";
 /// Commit metadata files read, cached ones not counted.
 pub const COMMITS_READ: &str = "tributary_timeline_commits_read_total";
 
-/// Registers help texts with the recorder of the process.
-pub fn describe() {
-    metrics::describe_gauge!(LAG_INSTANTS, "complete commits after the window's end");
-    metrics::describe_gauge!(LAG_SECONDS, "seconds between the window's end and the newest complete commit");
-    metrics::describe_gauge!(HEADROOM_INSTANTS, "commits that may be archived before the source becomes stale");
-    metrics::describe_gauge!(WINDOW_INSTANTS, "commits in the window planned last");
-    metrics::describe_gauge!(WINDOW_FILES, "files pinned by the plan made last");
-    metrics::describe_gauge!(WINDOW_BYTES, "bytes pinned by the plan made last");
-    metrics::describe_counter!(LATE_INSTANTS, "instants that were delivered late");
-    metrics::describe_counter!(PLAN_FAILURES, "plans that failed, by reason");
-    metrics::describe_counter!(COMMITS_READ, "commit metadata files read");
+/// Name and help text of every metric of this role.
+pub const HELP: [(&str, &str); 9] = [
+    (LAG_INSTANTS, "Complete commits after the window's end"),
+    (LAG_SECONDS, "Seconds between the window's end and the newest complete commit"),
+    (HEADROOM_INSTANTS, "Commits that archiver and cleaner may still pass before the source becomes stale"),
+    (WINDOW_INSTANTS, "Commits in the window planned last"),
+    (WINDOW_FILES, "Files pinned by the plan made last"),
+    (WINDOW_BYTES, "Bytes pinned by the plan made last"),
+    (LATE_INSTANTS, "Instants that were delivered late"),
+    (PLAN_FAILURES, "Plans that failed, by reason"),
+    (COMMITS_READ, "Commit metadata files read, cached ones not counted"),
+];
+
+/// Registers the series that exist before any plan was made, at zero.
+pub fn register() {
+    ::metrics::counter!(COMMITS_READ).increment(0);
 }
 
 pub(crate) fn record_plan(plan: &SourcePlan) {

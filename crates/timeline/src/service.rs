@@ -38,6 +38,7 @@ pub struct Service {
 impl Service {
     /// A service over these stores.
     pub fn new(stores: Arc<dyn Stores>, clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        metrics::register();
         let cache = Cache::new(settings.cached_files);
         Service { stores, clock, settings, cache }
     }

@@ -56,6 +56,7 @@ fn timeline_errors() -> Vec<timeline::Error> {
         E::LateFiles { source_name: source_name(), files: 2, names: s("a, b") },
         E::ChangedFiles { source_name: source_name(), files: 2, names: s("a, b") },
         E::BadRecord { source_name: source_name(), file: s("f"), line: 3, offset: 9, reason: s("r"), record: s("x,y") },
+        E::SliceTooLarge { url: s("/a"), detail: s("d") },
         E::Corrupt { url: s("/a"), file: s("f"), detail: s("d") },
         E::Store { url: s("/a"), doing: s("listing"), source: boxed() },
         E::Unreachable { doing: s("planning"), source: boxed() },
@@ -172,6 +173,33 @@ fn every_kind_of_every_role_arrives_with_its_fields_code_advice_and_causes() {
     crosses(writer_errors());
     crosses(merge_errors());
     crosses(coordinator_errors());
+}
+
+/// Compares the rows of the error catalogue with what errors say of themselves.
+fn is_in_the_catalogue<E: RoleError>(errors: Vec<E>) {
+    let page = include_str!("../../../../docs/errors.md");
+    for error in errors {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", error.reason())));
+        let row = row.unwrap_or_else(|| panic!("docs/errors.md has no row for `{}`", error.reason()));
+        if error.reason() == "OTHER" {
+            // Its code and advice are those that were sent.
+            continue;
+        }
+        let code = common::Code::try_from(error.code().to_wire()).unwrap().as_str_name();
+        let retry = common::Retry::try_from(error.retry().to_wire()).unwrap().as_str_name();
+        let said = format!("{} {}", code.trim_start_matches("CODE_"), retry.trim_start_matches("RETRY_"));
+        let cell = row.split('|').nth(2).unwrap();
+        assert!(cell.split(" or ").any(|one| one.trim() == said), "docs/errors.md, `{}`: {said}", error.reason());
+    }
+}
+
+#[test]
+fn the_error_catalogue_says_code_and_advice_of_every_kind() {
+    is_in_the_catalogue(timeline_errors());
+    is_in_the_catalogue(checkpoint_errors());
+    is_in_the_catalogue(writer_errors());
+    is_in_the_catalogue(merge_errors());
+    is_in_the_catalogue(coordinator_errors());
 }
 
 #[test]
