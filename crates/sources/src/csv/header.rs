@@ -22,7 +22,8 @@ impl Header {
         for (position, field) in fields.iter().enumerate() {
             let name = std::str::from_utf8(&text_of(&format.dialect, buf, field)).map(str::to_string);
             let name = name.map_err(|_| format!("the name of column {position} in its header is no UTF-8"))?;
-            names.push(if name.is_empty() { numbered(position) } else { name });
+            let unnamed = name.is_empty() || (format.spark_nulls && name.as_bytes() == format.null);
+            names.push(if unnamed { numbered(position) } else { name });
         }
         let repeated = repeated_names(&names);
         if repeated.is_empty() {
