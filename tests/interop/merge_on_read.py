@@ -51,6 +51,25 @@ class MergeOnRead:
         self.nothing_new(scenario)
         check_in_depth(self, scenario)
 
+    def test_deletes_of_a_merge_on_read_target(self):
+        """A delete operation writes blocks of keys, which go whatever their ordering; what comes later is stored."""
+        scenario = self.logged_scenario("deleted", 0)
+        keys = [f"e{key}" for key in range(8)]
+        self.file_batch(scenario, self.logged_rows(0, 5, keys))
+        in_base_files = scenario.instants_expected()
+        self.file_batch(scenario, self.logged_rows(1, 6, ["e1", "e4", "e7"]))
+        scenario.set_operation("delete")
+        answer = self.file_batch(scenario, self.logged_rows(2, 1, ["e1", "e2", "e3", "x"]))
+        self.assertEqual((3, 1), (answer["deletes"], answer["absent"]))
+        check_read_optimized(self, scenario, in_base_files)
+        scenario.set_operation("upsert")
+        self.file_batch(scenario, self.logged_rows(3, 7, ["e2", "e4"]))
+        check_in_depth(self, scenario)
+        scenario.target.compact()
+        scenario.compacted(scenario.target.instants()[-1].completed)
+        check_after_each_batch(self, scenario)
+        check_read_optimized(self, scenario, scenario.instants_expected())
+
     def test_every_column_type_in_log_files(self):
         self.need_tributary("the stand-in writes copy-on-write tables")
         sources = {"typed": self.source()}

@@ -61,10 +61,11 @@ class Merged:
         self.rows[row[self.key]] = row
         return True
 
-    def delete(self, row, always=False):
-        if always or not self.is_late(row):
+    def delete(self, row, whatever_its_ordering):
+        if whatever_its_ordering or not self.is_late(row):
             if self.logged:
-                self.deleted[row[self.key]] = row
+                # One without an ordering is older than whatever comes after it.
+                self.deleted[row[self.key]] = {self.ordering: None} if whatever_its_ordering else row
             self.rows.pop(row[self.key], None)
 
 
@@ -104,7 +105,8 @@ class Scenario:
         )
         self._cursors = {}
         self.merged = Merged(self, table_type == "merge_on_read")
-        # The rounds so far: (instant, completion, keys written), and beside them the rows that they wrote.
+        # The rounds so far: (instant, completion, keys written), and beside them the rows that they wrote, each with what
+        # it does to its record.
         self.rounds = []
         self.written = []
         # When the newest compaction of the target completed.
@@ -161,23 +163,27 @@ class Scenario:
             replaced = {self._partition_of(row) for row in rows}
             kept = {k: row for k, row in self.expected.items() if self._partition_of(row) not in replaced}
             self.merged.rows = kept
+        ways = [(row, self._way_of(row)) for row in rows]
         # A delete of a key that the table does not know is not written.
-        written = [row for row in rows if not self._deletes(row) or self.merged.knows(row)]
+        written = [(row, way) for row, way in ways if way == "stored" or self.merged.knows(row)]
         self.written.append(written)
         self.rounds.append((instant, completed, self._fold(written, self.merged)))
 
-    def _fold(self, rows, merged):
+    def _way_of(self, row):
+        """What a row does to its record."""
+        if self.operation == "delete":
+            return "named"
+        return "flagged" if row.get("_hoodie_is_deleted") else "stored"
+
+    def _fold(self, written, merged):
         """Keys of the rows that are stored."""
         stored = set()
-        for row in rows:
-            if self._deletes(row):
-                merged.delete(row, always=self.operation == "delete")
+        for row, way in written:
+            if way != "stored":
+                merged.delete(row, whatever_its_ordering=way == "named")
             elif merged.store(row):
                 stored.add(row[self.key])
         return stored
-
-    def _deletes(self, row):
-        return self.operation == "delete" or bool(row.get("_hoodie_is_deleted"))
 
     def compacted(self, completed):
         """The target's logs are base files now, in which no delete is left."""
@@ -212,9 +218,9 @@ class Scenario:
         if self.table_type != "merge_on_read" or begin in (BEGINNING, None) or self.compacted_at > begin:
             return self.incremental_expected(begin)
         seen = Merged(self, logged=True)
-        for (_, completed, _), rows in zip(self.rounds, self.written):
+        for (_, completed, _), written in zip(self.rounds, self.written):
             if completed > begin:
-                self._fold(rows, seen)
+                self._fold(written, seen)
         return in_order(seen.rows.values())
 
     def instants_expected(self):
