@@ -465,6 +465,18 @@ class Interop(MergeOnRead, CsvFiles, unittest.TestCase):
         check_in_depth(self, scenario)
 
 
+class Told(unittest.TextTestResult):
+    """Says what failed as soon as it did: a run that is cut off would never say it."""
+
+    def addFailure(self, test, error):
+        super().addFailure(test, error)
+        self.stream.writeln(self.failures[-1][1])
+
+    def addError(self, test, error):
+        super().addError(test, error)
+        self.stream.writeln(self.errors[-1][1])
+
+
 def unpack(archive, folder):
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder)
@@ -503,7 +515,7 @@ def main():
     Interop.tributary = choose_tributary(options, Interop.spark)
     Interop.shared_writers = os.environ.get("INTEROP_SHARED_WRITERS") == "1"
     suite = unittest.TestSuite(Interop(name) for name in names)
-    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
+    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=Told).run(suite)
     Interop.spark.stop()
     failed = len(result.failures) + len(result.errors)
     passed = result.testsRun - failed - len(result.skipped)

@@ -186,7 +186,8 @@ class HudiTable:
 
     def compact(self):
         """Spark plans a compaction of the log files, whatever their number, and runs it."""
-        options = "hoodie.compact.inline.max.delta.commits=1"
+        # The only metadata partition wanted is `files`, here too.
+        options = "hoodie.compact.inline.max.delta.commits=1,hoodie.metadata.index.column.stats.enable=false"
         self.spark.sql(
             f"CALL run_compaction(op => 'scheduleAndExecute', path => '{self.path}', options => '{options}')"
         ).collect()

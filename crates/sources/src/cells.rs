@@ -493,9 +493,15 @@ mod tests {
     #[test]
     fn a_lenient_format_reads_the_numbers_that_java_reads() {
         let lenient = Formats { lenient: true, ..formats() };
-        for (text, value) in
-            [(" 1.5", 1.5), ("1.5\t", 1.5), ("1d", 1.0), ("-2.F", -2.0), (".5", 0.5), ("+1e3", 1000.0), ("-Infinity", f64::NEG_INFINITY)]
-        {
+        for (text, value) in [
+            (" 1.5", 1.5),
+            ("1.5\t", 1.5),
+            ("1d", 1.0),
+            ("-2.F", -2.0),
+            (".5", 0.5),
+            ("+1e3", 1000.0),
+            ("-Infinity", f64::NEG_INFINITY),
+        ] {
             assert_eq!(lenient.float(text.as_bytes()), Some(value), "{text:?}");
         }
         assert!(lenient.float(b"NaN").unwrap().is_nan());

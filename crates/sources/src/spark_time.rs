@@ -97,7 +97,9 @@ mod tests {
         }
         assert_eq!(read_date(b"2025"), read_date(b"2025-01-01"));
         assert_eq!(read_date(b"2025-3"), read_date(b"2025-03-01"));
-        for text in ["", " ", "25-1-1", "20250105", "2025-001-05", "2025-13-01", "2025-02-29", "2025-01-05x", "2025 x", "x"] {
+        for text in
+            ["", " ", "25-1-1", "20250105", "2025-001-05", "2025-13-01", "2025-02-29", "2025-01-05x", "2025 x", "x"]
+        {
             assert_eq!(read_date(text.as_bytes()), None, "{text}");
         }
     }
@@ -119,7 +121,14 @@ mod tests {
             assert_eq!(micros(read_time(text.as_bytes())), micros(read_iso_time(iso.as_bytes())), "{text}");
             assert!(read_time(text.as_bytes()).is_some(), "{text}");
         }
-        for text in ["2025-01-05T", "2025-01-05 24:00:00", "2025-01-05 10:61", "2025-01 10:00:00", "10:00:00", "2025-01-05 10:00Z"] {
+        for text in [
+            "2025-01-05T",
+            "2025-01-05 24:00:00",
+            "2025-01-05 10:61",
+            "2025-01 10:00:00",
+            "10:00:00",
+            "2025-01-05 10:00Z",
+        ] {
             assert_eq!(read_time(text.as_bytes()), None, "{text}");
         }
     }

@@ -45,14 +45,19 @@ impl Dialect {
             || (Some(byte) == self.escape_escape && Some(next) == self.escape && self.escape != self.quote)
     }
 
-    /// The text of a quoted field with escapes, appended to `out`.
-    pub(crate) fn unescape(&self, text: &[u8], out: &mut Vec<u8>) {
-        let mut at = 0;
+    /// The text of a field with escapes, appended to `out`. One that begins with a quote and is not `quoted` after all,
+    /// since text follows its closing quote, has escapes only up to that.
+    pub(crate) fn unescape(&self, text: &[u8], quoted: bool, out: &mut Vec<u8>) {
+        let mut at = usize::from(!quoted).min(text.len());
+        out.extend(&text[..at]);
         while at < text.len() {
             let next = text.get(at + 1).copied();
             if self.is_escape(text[at], next) {
                 out.extend(next);
                 at += 2;
+            } else if !quoted && Some(text[at]) == self.quote {
+                out.extend(&text[at..]);
+                return;
             } else {
                 out.push(text[at]);
                 at += 1;

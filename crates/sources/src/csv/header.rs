@@ -7,7 +7,7 @@ use arrow::datatypes::Schema;
 use tributary_types::pipeline::DuplicateNames;
 
 use crate::csv::format::{CsvFormat, Dialect};
-use crate::csv::tokenizer::{ESCAPED, Field};
+use crate::csv::tokenizer::{ESCAPED, Field, QUOTED};
 
 /// The names in a file's first line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +81,6 @@ pub(crate) fn text_of(dialect: &Dialect, buf: &[u8], field: &Field) -> Vec<u8> {
         return text.to_vec();
     }
     let mut out = Vec::with_capacity(text.len());
-    dialect.unescape(text, &mut out);
+    dialect.unescape(text, field.flags & QUOTED != 0, &mut out);
     out
 }

@@ -145,7 +145,7 @@ fn what_follows_a_closing_quote_is_bad_and_text_to_spark() {
     let spark = |text: &str| decoded(serde_json::json!({"preset": "spark"}), &schema, text);
     assert_eq!(spark("\"x\"y,2\n"), rows(&[&["\"x\"y", "2"]]));
     assert_eq!(spark("\"a,b\" y,2\n"), rows(&[&["\"a,b\" y", "2"]]));
-    assert_eq!(spark("\"a\\\"b\"c,2\n"), rows(&[&["\"a\"b\"c", "2"]]));
+    assert_eq!(spark("\"a\\\"b\"c\\\"d,2\n"), rows(&[&["\"a\"b\"c\\\"d", "2"]]), "escapes end with the quote");
     assert_eq!(spark("\"x\" \t,\"y\"  \n"), rows(&[&["x", "y"]]), "white space is no text");
 }
 
@@ -157,7 +157,8 @@ fn to_spark_a_quote_in_a_row_of_closing_ones_is_part_of_the_field() {
     assert_eq!(spark("\"a\"\"\",2\n"), rows(&[&["a\"\"", "2"]]));
     assert_eq!(spark("\"\"\"\",2\n"), rows(&[&["\"\"", "2"]]));
     let doubled = serde_json::json!({"preset": "spark", "escape": "\""});
-    assert_eq!(decoded(doubled, &schema, "\"a\"\"\",\"\"\"\"\n"), rows(&[&["a\"", "\""]]));
+    let text = "\"a\"\"\",\"\"\"\"\n\"\"\"a\"b,2\n";
+    assert_eq!(decoded(doubled, &schema, text), rows(&[&["a\"", "\""], &["\"\"a\"b", "2"]]));
 }
 
 #[test]
@@ -227,17 +228,15 @@ fn ragged_records_are_bad_padded_or_cut_by_side() {
 #[test]
 fn to_spark_a_ragged_record_is_bad_and_keeps_the_fields_that_it_has() {
     let schema = typed(&[("a", DataType::Int64), ("b", DataType::Utf8), ("_corrupt_record", DataType::Utf8)]);
-    let spark = |mode: &str| {
-        serde_json::json!({"preset": "spark", "mode": mode, "column_name_of_corrupt_record": "_corrupt_record"})
-    };
+    let spark = |mode: &str| serde_json::json!({"preset": "spark", "mode": mode, "column_name_of_corrupt_record": "_corrupt_record"});
     let text = "1\n2,x\n3,y,z\nfour,u,v\n";
-    let expected: [&[&str]; 4] =
-        [&["1", "~", "1"], &["2", "x", "~"], &["3", "y", "3,y,z"], &["~", "u", "four,u,v"]];
+    let expected: [&[&str]; 4] = [&["1", "~", "1"], &["2", "x", "~"], &["3", "y", "3,y,z"], &["~", "u", "four,u,v"]];
     assert_eq!(decoded(spark("permissive"), &schema, text), rows(&expected));
     assert_eq!(decoded(spark("dropmalformed"), &schema, text), rows(&[&["2", "x", "~"]]));
     let bad = refused(spark("failfast"), &schema, text);
     assert!(bad.line == 1 && bad.reason.contains("1 fields"), "{bad:?}");
-    let fitted = serde_json::json!({"preset": "spark", "mode": "dropmalformed", "short_rows": "null", "long_rows": "drop"});
+    let fitted =
+        serde_json::json!({"preset": "spark", "mode": "dropmalformed", "short_rows": "null", "long_rows": "drop"});
     assert_eq!(decoded(fitted, &texts(&["a", "b"]), "1\n3,y,z\n"), rows(&[&["1", "~"], &["3", "y"]]));
 }
 
