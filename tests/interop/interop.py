@@ -31,11 +31,13 @@ from checks import (
     check_incremental,
     check_metadata_table,
 )
+from csv_files import CsvFiles
+from merge_on_read import MergeOnRead
 from hdfs import Cluster
 from objectstore import Bucket, JavaLock
 from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
-from scenarios import Scenario
+from scenarios import FileScenario, Scenario
 from sparkhudi import META_COLUMNS, HudiTable, start_session
 from standin import StandIn
 
@@ -81,7 +83,7 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(unittest.TestCase):
+class Interop(MergeOnRead, CsvFiles, unittest.TestCase):
     # Set by main().
     spark = None
     tributary = None
@@ -90,8 +92,15 @@ class Interop(unittest.TestCase):
     maxDiff = 4000
 
     def setUp(self):
+        began = time.monotonic()
+        self.addCleanup(lambda: print(f"({time.monotonic() - began:.0f} s) ", end="", flush=True))
         self.work = Path(tempfile.mkdtemp(prefix="tributary-interop-"))
         self.addCleanup(shutil.rmtree, self.work, ignore_errors=True)
+
+    def need_tributary(self, why):
+        """Skips a test that the stand-in cannot play."""
+        if not isinstance(self.tributary, Tributary):
+            self.skipTest(why)
 
     # -- steps ------------------------------------------------------------------------
 
@@ -99,6 +108,16 @@ class Interop(unittest.TestCase):
         folder = self.work / name
         tables = {source: make(folder / source) for source, make in sources.items()}
         return Scenario(self.spark, folder, tables, sql, **target)
+
+    def files_scenario(self, name, columns, **target):
+        """A scenario whose source needs no Spark: for tests of which the target is all that matters."""
+        self.need_tributary("the stand-in reads tables, and writes copy-on-write ones")
+        return FileScenario(self.spark, self.work / name, columns, **target)
+
+    def file_batch(self, scenario, rows):
+        """A file of rows, and the batch that takes it in."""
+        scenario.add(rows)
+        return self.batch(scenario)
 
     def source(self, key="id", **settings):
         return lambda path: HudiTable(self.spark, path, key=key, ordering="ts", **settings)
@@ -124,6 +143,17 @@ class Interop(unittest.TestCase):
         self.assertEqual((answer["instant"], answer["completed"]), newest[:2])
         check_after_each_batch(self, scenario)
         return answer
+
+    def spark_writes(self, scenario, rows, columns, options):
+        """Spark's own writer commits rows into the target; all must still be right."""
+        scenario.target.write(self.spark.createDataFrame(rows, columns), options=options)
+        theirs = scenario.target.last_write()
+        rows = [dict(zip(scenario.schema.names, row)) for row in rows]
+        scenario.committed(rows, theirs.requested, theirs.completed)
+        for metadata in (True, False):
+            frame = scenario.target.snapshot(metadata)
+            self.assertEqual(scenario.snapshot_expected(), plain_spark(frame, META_COLUMNS))
+        check_metadata_table(self, scenario.target)
 
     def nothing_new(self, scenario):
         """One more run must find nothing and leave the timeline as it is."""
@@ -305,8 +335,7 @@ class Interop(unittest.TestCase):
     # -- an object store ------------------------------------------------------------------
 
     def test_sources_and_target_in_an_s3_store(self):
-        if not isinstance(self.tributary, Tributary):
-            self.skipTest("the stand-in writes to the local disk")
+        self.need_tributary("the stand-in writes to the local disk")
         scenario = self.orders_scenario("remote", partition=["order_date"])
         with Bucket() as bucket:
             for number in (1, 2):
@@ -319,8 +348,7 @@ class Interop(unittest.TestCase):
             check_in_depth(self, scenario)
 
     def test_a_lock_that_java_holds_keeps_us_out_until_it_is_given_back(self):
-        if not isinstance(self.tributary, Tributary):
-            self.skipTest("the stand-in writes to the local disk")
+        self.need_tributary("the stand-in writes to the local disk")
         scenario = self.orders_scenario("locked")
         unpack(FIXTURES / "demo" / "round1.zip", scenario.folder)
         with scenario.pipeline_file.open("a") as pipeline:
@@ -337,8 +365,7 @@ class Interop(unittest.TestCase):
             self.batch(scenario, bucket=bucket)
 
     def test_two_runs_at_once_into_an_s3_store_commit_one_batch(self):
-        if not isinstance(self.tributary, Tributary):
-            self.skipTest("the stand-in writes to the local disk")
+        self.need_tributary("the stand-in writes to the local disk")
         scenario = self.orders_scenario("raced")
         unpack(FIXTURES / "demo" / "round1.zip", scenario.folder)
         rows = scenario.batch_expected()
@@ -377,8 +404,7 @@ class Interop(unittest.TestCase):
     # -- pulling a batch --------------------------------------------------------------------
 
     def test_pyarrow_pulls_the_batch_that_spark_reads(self):
-        if not isinstance(self.tributary, Tributary):
-            self.skipTest("the stand-in has no server")
+        self.need_tributary("the stand-in has no server")
         scenario = self.orders_scenario("pulled", partition=["order_date"])
         with Server(self.tributary.binary) as server:
             for number in (1, 2):
@@ -396,26 +422,20 @@ class Interop(unittest.TestCase):
     # -- table services -------------------------------------------------------------------
 
     def test_a_target_that_was_cleaned_archived_and_compacted(self):
-        if not isinstance(self.tributary, Tributary):
-            self.skipTest("the stand-in keeps to Spark's own services")
-        columns, names = "id string, day string, value long, ts long", ("id", "day", "value", "ts")
+        columns = "id string, day string, value long, ts long"
         services = {"clean_commits": 4, "archive_commits": 9, "compact_metadata_commits": 6}
-        scenario = self.scenario(
-            "serviced", {"events": self.source()}, "SELECT * FROM <SRC:events>",
-            key="id", partition=["day"], ordering="ts", services=services,
-        )  # fmt: skip
+        scenario = self.files_scenario(
+            "serviced", columns, key="id", partition=["day"], ordering="ts", services=services
+        )
         for number in range(40):
             keys = sorted({number % 11, (number * 3) % 11, 5})
-            rows = [(f"e{key}", f"2024-05-0{key % 3 + 1}", number, number) for key in keys]
-            self.commit(scenario.sources["events"], rows, columns)
+            scenario.add([(f"e{key}", f"2024-05-0{key % 3 + 1}", number, number) for key in keys])
+            rows = scenario.batch_expected()
             answer = self.tributary.run(scenario.pipeline_file)
             self.assertEqual(("COMMITTED", len(rows)), (answer["outcome"], answer["rows"]), answer)
-            expected = [dict(zip(names, row)) for row in rows]
-            scenario.committed(expected, answer["instant"], answer["completed"])
-            scenario._cursors = {"events": scenario.sources["events"].last_write().completed}
+            scenario.committed(rows, answer["instant"], answer["completed"])
             if number % 13 == 12:
                 check_after_each_batch(self, scenario)
-        scenario.schema = scenario.sources["events"].snapshot().drop(*META_COLUMNS).schema
         self.nothing_new(scenario)
         check_after_each_batch(self, scenario)
         self.assertLessEqual(len(scenario.target.instants()), 3 * 9)
@@ -433,14 +453,7 @@ class Interop(unittest.TestCase):
             "hoodie.keep.max.commits": "4",
             "hoodie.metadata.compact.max.delta.commits": "1",
         }
-        scenario.target.write(self.spark.createDataFrame(foreign, columns), options=options)
-        theirs = scenario.target.last_write()
-        expected = [dict(zip(names, row)) for row in foreign]
-        scenario.committed(expected, theirs.requested, theirs.completed)
-        for metadata in (True, False):
-            frame = scenario.target.snapshot(metadata)
-            self.assertEqual(scenario.snapshot_expected(), plain_spark(frame, META_COLUMNS))
-        check_metadata_table(self, scenario.target)
+        self.spark_writes(scenario, foreign, columns, options)
         self.assertLessEqual(len([i for i in scenario.target.instants() if i.action == "commit"]), 4)
 
     # -- Spark beside us --------------------------------------------------------------------
@@ -468,6 +481,18 @@ class Interop(unittest.TestCase):
         self.commit(events, [("e1", "2024-05-01", 7, 3), ("e9", "2024-05-02", 9, 3)], columns)
         self.batch(scenario)
         check_in_depth(self, scenario)
+
+
+class Told(unittest.TextTestResult):
+    """Says what failed as soon as it did: a run that is cut off would never say it."""
+
+    def addFailure(self, test, error):
+        super().addFailure(test, error)
+        self.stream.writeln(self.failures[-1][1])
+
+    def addError(self, test, error):
+        super().addError(test, error)
+        self.stream.writeln(self.errors[-1][1])
 
 
 def unpack(archive, folder):
@@ -508,7 +533,7 @@ def main():
     Interop.tributary = choose_tributary(options, Interop.spark)
     Interop.shared_writers = os.environ.get("INTEROP_SHARED_WRITERS") == "1"
     suite = unittest.TestSuite(Interop(name) for name in names)
-    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
+    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=Told).run(suite)
     Interop.spark.stop()
     failed = len(result.failures) + len(result.errors)
     passed = result.testsRun - failed - len(result.skipped)

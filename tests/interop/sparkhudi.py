@@ -77,6 +77,9 @@ class HudiTable:
         self.version = version
         self._options = self._write_options(key, list(partition), ordering)
         self._options.update(extra or {})
+        # What completed instants say, by instant: a completed one never changes, and decoding them all at every look
+        # took most of the time of tests with many commits.
+        self._said = {}
 
     def _write_options(self, key, partition, ordering):
         options = {
@@ -181,6 +184,14 @@ class HudiTable:
                 frame = frame.withColumn(column, decoded)
         return frame
 
+    def compact(self):
+        """Spark plans a compaction of the log files, whatever their number, and runs it."""
+        # The only metadata partition wanted is `files`, here too.
+        options = "hoodie.compact.inline.max.delta.commits=1,hoodie.metadata.index.column.stats.enable=false"
+        self.spark.sql(
+            f"CALL run_compaction(op => 'scheduleAndExecute', path => '{self.path}', options => '{options}')"
+        ).collect()
+
     # -- what Hudi's Java classes report --------------------------------------------
 
     def meta_client(self):
@@ -192,8 +203,9 @@ class HudiTable:
 
     def instants(self):
         """Completed instants of the active timeline, in the order of incremental reads."""
-        timeline = self.meta_client().getActiveTimeline()
-        return sorted(_read_instants(timeline), key=self.time_of)
+        found = self._read_instants(self.meta_client().getActiveTimeline())
+        by_request = self.is_by_request()
+        return sorted(found, key=lambda i: i.requested if by_request else i.completed)
 
     def last_write(self):
         """The newest instant that wrote rows: table services are no news to a reader."""
@@ -204,7 +216,26 @@ class HudiTable:
         """Completed instants that moved to the timeline's history."""
         timeline = self.meta_client().getArchivedTimeline()
         timeline.loadCompletedInstantDetailsInMemory()
-        return _read_instants(timeline)
+        return self._read_instants(timeline)
+
+    def requested_times(self):
+        """Requested times of all completed instants, archived ones included; nothing of them is decoded."""
+        client = self.meta_client()
+        timelines = (client.getActiveTimeline(), client.getArchivedTimeline())
+        return {
+            instant.requestedTime()
+            for timeline in timelines
+            for instant in timeline.filterCompletedInstants().getInstants()
+        }
+
+    def _read_instants(self, timeline):
+        found = []
+        for instant in timeline.filterCompletedInstants().getInstants():
+            name = (instant.requestedTime(), instant.getCompletionTime(), instant.getAction())
+            if name not in self._said:
+                self._said[name] = _said_by(timeline, instant)
+            found.append(Instant(*name, *self._said[name]))
+        return sorted(found, key=lambda i: i.completed)
 
     def pending_instants(self):
         """`(requested time, action, state)` of every instant not completed."""
@@ -245,7 +276,7 @@ class HudiTable:
 
     def files_on_disk(self):
         """Data files as the file system lists them, without those of uncommitted instants."""
-        committed = {i.requested for i in self.instants() + self.archived_instants()}
+        committed = self.requested_times()
         found = {}
         for file in Path(self.path).rglob("*_*"):
             relative = file.relative_to(self.path)
@@ -264,24 +295,12 @@ class HudiTable:
         return found
 
 
-def _read_instants(timeline):
-    found = []
-    for instant in timeline.filterCompletedInstants().getInstants():
-        operation, extra = None, {}
-        if instant.getAction() in ("commit", "deltacommit", "replacecommit"):
-            metadata = _commit_metadata(timeline, instant)
-            operation = metadata.getOperationType().toString()
-            extra = dict(metadata.getExtraMetadata())
-        found.append(
-            Instant(
-                instant.requestedTime(),
-                instant.getCompletionTime(),
-                instant.getAction(),
-                operation,
-                extra,
-            )
-        )
-    return sorted(found, key=lambda i: i.completed)
+def _said_by(timeline, instant):
+    """Operation and extra metadata of a completed instant; none of table services that write no rows."""
+    if instant.getAction() not in ("commit", "deltacommit", "replacecommit"):
+        return None, {}
+    metadata = _commit_metadata(timeline, instant)
+    return metadata.getOperationType().toString(), dict(metadata.getExtraMetadata())
 
 
 def _commit_metadata(timeline, instant):

@@ -119,6 +119,36 @@ async fn a_delete_takes_away_the_records_that_its_rows_name_and_needs_no_other_c
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn deletes_of_a_merge_on_read_table_are_keys_in_logs_which_go_whatever_their_ordering() {
+    let logged = |operation: &str, compact: u32| {
+        let services = json!({"compact_delta_commits": compact});
+        json!({"table_type": "merge_on_read", "operation": operation, "ordering": ["value"], "services": services})
+    };
+    let table = Table::with(logged("upsert", 0), PLAIN).await;
+    let sql = "SELECT id, value % 2 AS part FROM <SRC>";
+    let ended = table.run(logged("delete", 0), sql, "delete").await;
+    let written = ended.written;
+    assert_eq!((written.rows, written.deletes, written.absent, written.inserts, written.updates), (3, 2, 1, 0, 0));
+    assert_eq!(keys(&table.values().await), ["k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9"]);
+    assert_eq!(pulled(&table.roles, &ended).await, flagged(&[("k0", true), ("k1", true)]));
+    let (storage, _, _) = open(&table.lake.path("out")).await;
+    let files = storage.list("").await.unwrap();
+    let logs = files.iter().filter(|file| file.path.starts_with("part=") && file.path.contains(".log.")).count();
+    assert_eq!(logs, 2, "one for each group that lost a record");
+
+    // What comes after a delete is stored; a compaction follows, and with it the deletes are done.
+    let source = open_value_table(&table.roles, &table.lake.path("src")).await;
+    source.upsert(vec![values([("k0".to_string(), 8)])]).await.unwrap();
+    let again = table.run(logged("upsert", 1), PLAIN, "again").await.written;
+    assert_eq!((again.inserts, again.updates), (0, 1), "its group knows the key by its delete");
+    let (_, _, timeline) = open(&table.lake.path("out")).await;
+    assert_eq!(timeline.completed_writes().last().unwrap().action, Action::Commit);
+    let left = table.values().await;
+    assert_eq!(keys(&left), ["k0", "k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9"]);
+    assert_eq!(left[0].1, 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn insert_overwrite_replaces_the_partitions_that_its_rows_are_in() {
     let table = Table::new(PLAIN).await;
     let sql = "SELECT id, value, value % 2 AS part FROM <SRC> WHERE value % 2 = 0";

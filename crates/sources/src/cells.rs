@@ -13,6 +13,7 @@ use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, TimeUnit};
 
 use crate::pattern::{Moment, Pattern, read_iso_date, read_iso_time};
+use crate::spark_time::{read_date, read_time};
 
 /// What a text stands for that is a type of column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,11 +78,14 @@ pub(crate) struct Formats {
     pub(crate) negative_inf: String,
     pub(crate) date: Option<Pattern>,
     pub(crate) timestamp: Option<Pattern>,
+    /// Numbers, and dates and times without a pattern, are read in every form that Spark reads.
+    pub(crate) lenient: bool,
 }
 
 impl Formats {
     pub(crate) fn date(&self, text: &[u8]) -> Option<i32> {
         match &self.date {
+            None if self.lenient => read_date(text),
             None => read_iso_date(text),
             Some(pattern) => pattern.read(text).map(|moment| moment.days()),
         }
@@ -89,8 +93,25 @@ impl Formats {
 
     pub(crate) fn moment(&self, text: &[u8]) -> Option<Moment> {
         match &self.timestamp {
+            None if self.lenient => read_time(text).or_else(|| read_iso_time(text)),
             None => read_iso_time(text),
             Some(pattern) => pattern.read(text),
+        }
+    }
+
+    /// Whether a text is a date, as types are inferred: a lenient reader would find one in every number and time.
+    pub(crate) fn is_date(&self, text: &[u8]) -> bool {
+        match &self.date {
+            None => read_iso_date(text).is_some(),
+            Some(pattern) => pattern.read(text).is_some(),
+        }
+    }
+
+    /// Whether a text is a time, as types are inferred.
+    pub(crate) fn is_time(&self, text: &[u8]) -> bool {
+        match &self.timestamp {
+            None => read_iso_time(text).is_some(),
+            Some(pattern) => pattern.read(text).is_some(),
         }
     }
 
@@ -106,10 +127,38 @@ impl Formats {
         if text == self.negative_inf {
             return Some(f64::NEG_INFINITY);
         }
+        if self.lenient {
+            return java_float(text);
+        }
         // The words that Rust knows are numbers only where the format says so.
         let numeric = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E');
         text.bytes().all(numeric).then(|| text.parse().ok()).flatten()
     }
+}
+
+/// A number as Java's `parseDouble` reads it: with white space around it, a letter of its type behind it, and words.
+/// Hexadecimal ones, which it reads as well, are none here.
+fn java_float(text: &str) -> Option<f64> {
+    let text = text.trim_matches(|c: char| c <= ' ');
+    let (negative, rest) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let value = match rest {
+        "NaN" => f64::NAN,
+        "Infinity" => f64::INFINITY,
+        _ => {
+            let number = rest.strip_suffix(['d', 'D', 'f', 'F']).unwrap_or(rest);
+            let first = number.as_bytes().first()?;
+            let numeric = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E');
+            if !(first.is_ascii_digit() || *first == b'.') || !number.bytes().all(numeric) {
+                return None;
+            }
+            number.parse().ok()?
+        }
+    };
+    Some(if negative { -value } else { value })
 }
 
 fn boolean(text: &[u8]) -> Option<bool> {
@@ -397,6 +446,7 @@ mod tests {
             negative_inf: "-Inf".to_string(),
             date: None,
             timestamp: None,
+            lenient: false,
         }
     }
 
@@ -437,6 +487,26 @@ mod tests {
         assert!(formats().float(b"NaN").unwrap().is_nan());
         for text in ["nan", "inf", "infinity", "1d", "", "."] {
             assert_eq!(formats().float(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lenient_format_reads_the_numbers_that_java_reads() {
+        let lenient = Formats { lenient: true, ..formats() };
+        for (text, value) in [
+            (" 1.5", 1.5),
+            ("1.5\t", 1.5),
+            ("1d", 1.0),
+            ("-2.F", -2.0),
+            (".5", 0.5),
+            ("+1e3", 1000.0),
+            ("-Infinity", f64::NEG_INFINITY),
+        ] {
+            assert_eq!(lenient.float(text.as_bytes()), Some(value), "{text:?}");
+        }
+        assert!(lenient.float(b"NaN").unwrap().is_nan());
+        for text in ["nan", "inf", "1dd", "", ".", "d", "--1", "+-1", "1 2", "0x1p3"] {
+            assert_eq!(lenient.float(text.as_bytes()), None, "{text:?}");
         }
     }
 

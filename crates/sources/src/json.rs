@@ -59,6 +59,7 @@ impl JsonFormat {
                 negative_inf: "-Infinity".to_string(),
                 date,
                 timestamp,
+                lenient: false,
             },
         })
     }

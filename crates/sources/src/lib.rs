@@ -30,6 +30,7 @@ mod service;
 mod settings;
 mod settle;
 mod sniff;
+mod spark_time;
 #[cfg(test)]
 mod tests;
 

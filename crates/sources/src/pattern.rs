@@ -34,13 +34,13 @@ enum Field {
 /// A time as text says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment {
-    year: i32,
-    month: u32,
-    day: u32,
-    hour: u32,
-    minute: u32,
-    second: u32,
-    micros: u32,
+    pub(crate) year: i32,
+    pub(crate) month: u32,
+    pub(crate) day: u32,
+    pub(crate) hour: u32,
+    pub(crate) minute: u32,
+    pub(crate) second: u32,
+    pub(crate) micros: u32,
     afternoon: Option<bool>,
     /// Seconds east of Greenwich, where the text says them.
     pub(crate) offset: Option<i32>,
@@ -233,7 +233,7 @@ fn read_number<'t>(field: Field, least: usize, most: usize, text: &'t [u8], mome
 }
 
 /// The first six digits of a fraction; what a microsecond cannot hold is cut, as Spark does.
-fn micros_of(digits: &[u8]) -> u32 {
+pub(crate) fn micros_of(digits: &[u8]) -> u32 {
     (0..6).fold(0, |value, at| value * 10 + digits.get(at).map_or(0, |digit| u32::from(digit - b'0')))
 }
 
@@ -250,7 +250,7 @@ fn read_name<'t>(names: &[&str], text: &'t [u8]) -> Option<(usize, &'t [u8])> {
 }
 
 /// `Z`, `UTC`, `GMT`, or an offset with or without colon and minutes.
-fn read_zone(text: &[u8]) -> Option<(i32, &[u8])> {
+pub(crate) fn read_zone(text: &[u8]) -> Option<(i32, &[u8])> {
     for name in [b"UTC".as_slice(), b"GMT", b"Z"] {
         if let Some(rest) = text.strip_prefix(name) {
             return match rest.first() {
@@ -283,7 +283,7 @@ fn two_digits(text: &[u8]) -> Option<(u32, &[u8])> {
 }
 
 impl Moment {
-    fn is_valid(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         (1..=12).contains(&self.month)
             && (1..=days_in(self.year, self.month)).contains(&self.day)
             && self.hour < 24

@@ -110,8 +110,8 @@ impl Guess {
             self.numbers = None;
         }
         self.booleans &= text.eq_ignore_ascii_case(b"true") || text.eq_ignore_ascii_case(b"false");
-        self.dates = self.dates && formats.date(text).is_some();
-        self.times = self.times && formats.moment(text).is_some();
+        self.dates = self.dates && formats.is_date(text);
+        self.times = self.times && formats.is_time(text);
     }
 
     fn data_type(&self) -> DataType {

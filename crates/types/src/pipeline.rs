@@ -572,12 +572,10 @@ impl Pipeline {
                     .to_string(),
             );
         }
-        if target.table_type == TableType::MergeOnRead
-            && (target.operation.replaces_groups() || target.operation.only_deletes())
-        {
+        if target.table_type == TableType::MergeOnRead && target.operation.replaces_groups() {
             problems.push(format!(
-                "`target.operation = \"{}\"` is not there for merge-on-read tables yet: delete with upserts whose column \
-                 `_hoodie_is_deleted` is true",
+                "`target.operation = \"{}\"` is not there for merge-on-read tables yet: delete records with \
+                 `target.operation = \"delete\"`",
                 target.operation.as_str().to_lowercase()
             ));
         }
@@ -644,7 +642,9 @@ mod tests {
         assert!(pipeline.validate()[0].contains("`target.partition_by`"));
         pipeline.target.partition_by = vec!["day".to_string()];
         pipeline.target.table_type = TableType::MergeOnRead;
-        assert!(pipeline.validate()[0].contains("_hoodie_is_deleted"));
+        assert!(pipeline.validate()[0].contains("not there for merge-on-read"));
+        pipeline.target.operation = Operation::Delete;
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! Updates of a merge-on-read table: one new log file for each file group that has any.
 //!
 //! Rows are written as they came, after rows of one key were combined: which of a stored row and a new one stays is
-//! decided by whoever reads the slice. So a group's own files are not read, but for their keys.
+//! decided by whoever reads the slice. So a group's own files are not read, but for their keys. A delete operation leaves
+//! no rows but delete blocks, which take away whatever came before them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +11,11 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 use tributary_api::writer::{Error, StagedFile, TargetSlice};
 use tributary_hudi::target::{MarkerKind, write_marker};
-use tributary_hudi::{LogFileWriter, for_each_log_key, log_file_name, log_schema};
+use tributary_hudi::{DeletedAt, DeletedKey, LogFileWriter, for_each_log_key, log_file_name, log_schema};
 use tributary_types::pipeline::TableType;
 
 use crate::combine::{KeyedRows, RowAt, gather};
+use crate::deletes::Deletes;
 use crate::files::{FileContext, hudi_error, repeated, sequence_numbers};
 use crate::ingest::{KEY, KEY_COLUMNS, PARTITION, internal};
 use crate::parallel::run_jobs;
@@ -91,8 +93,12 @@ async fn append_log(context: &FileContext, rows: &KeyedRows, schema: &str, log: 
     let mut written = 0;
     for chunk in log.rows.chunks(context.batch_rows) {
         context.go_on()?;
-        let batch = with_meta(context, file_id, log.task, written, &gather(&rows.batches, chunk)?)?;
-        file.write(&batch).await.map_err(failed)?;
+        if rows.deletes == Deletes::Always {
+            file.delete(&deleted_keys(rows, chunk)).await.map_err(failed)?;
+        } else {
+            let batch = with_meta(context, file_id, log.task, written, &gather(&rows.batches, chunk)?)?;
+            file.write(&batch).await.map_err(failed)?;
+        }
         written += chunk.len() as u64;
         // What the encoder holds cannot be refused any more; it is counted.
         let now = file.buffered_bytes();
@@ -104,20 +110,29 @@ async fn append_log(context: &FileContext, rows: &KeyedRows, schema: &str, log: 
     }
     context.go_on()?;
     let deletes = log.rows.iter().filter(|at| rows.is_delete(**at)).count() as u64;
-    let (bytes, rows) = file.close().await.map_err(failed)?;
+    let (bytes, stored) = file.close().await.map_err(failed)?;
     let base = base.rsplit('/').next().unwrap_or(base).to_string();
     Ok(StagedFile {
         partition: partition.clone(),
         file_id: file_id.clone(),
         path,
         previous: Some((base, base_instant.clone())),
-        rows,
+        rows: stored,
         inserts: 0,
-        updates: rows - deletes,
+        updates: written - deletes,
         deletes,
         bytes,
         columns: Vec::new(),
     })
+}
+
+/// The keys of rows that a delete operation names. They go whatever their ordering.
+fn deleted_keys(rows: &KeyedRows, chunk: &[RowAt]) -> Vec<DeletedKey> {
+    let keys = chunk.iter().map(|at| {
+        let (partition, key) = rows.identity(*at);
+        DeletedKey { key: key.to_string(), partition: partition.to_string(), at: DeletedAt::Place }
+    });
+    keys.collect()
 }
 
 /// Rows with meta columns. The file name of a log's row is its group, as Java has it.

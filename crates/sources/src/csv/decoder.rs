@@ -65,7 +65,10 @@ pub(crate) struct CsvDecoder {
     skipping: bool,
     fields: Vec<Field>,
     rows: Vec<Row>,
+    /// Records that are bad, and why.
     bad: Vec<(u32, String)>,
+    /// Records that are bad and keep the fields that they have.
+    ragged: Vec<(u32, String)>,
     tally: Tally,
 }
 
@@ -100,6 +103,7 @@ impl CsvDecoder {
             fields: Vec::new(),
             rows: Vec::new(),
             bad: Vec::new(),
+            ragged: Vec::new(),
             tally: Tally::default(),
         };
         if !decoder.format.header {
@@ -207,18 +211,14 @@ impl CsvDecoder {
             return;
         }
         let row = self.rows.len() as u32;
-        let problem = match flaw {
-            Some(flaw) => Some(self.explain(flaw)),
-            None if count < self.width && self.format.short == ShortRows::Bad => {
-                Some(format!("it has {count} fields, {} are expected", self.width))
-            }
-            None if count > self.width && self.format.long == LongRows::Bad => {
-                Some(format!("it has {count} fields, {} are expected", self.width))
-            }
-            None => None,
-        };
-        if let Some(problem) = problem {
-            self.bad.push((row, problem));
+        let ragged = (count < self.width && self.format.short == ShortRows::Bad)
+            || (count > self.width && self.format.long == LongRows::Bad);
+        if let Some(flaw) = flaw {
+            self.bad.push((row, self.explain(flaw)));
+        } else if ragged {
+            let problem = format!("it has {count} fields, {} are expected", self.width);
+            let kept = if self.format.keep_ragged { &mut self.ragged } else { &mut self.bad };
+            kept.push((row, problem));
         } else if count > self.width {
             self.tally.unknown_fields += (count - self.width) as u64;
         }
@@ -306,6 +306,8 @@ impl CsvDecoder {
                 spoilt
             }
         };
+        // Their cells are read, so they are no part of what is spoilt.
+        bad.append(&mut self.ragged);
         for (at, plan) in self.plans.iter().enumerate() {
             let Plan::Field { kind, position } = plan else { continue };
             let escaped = self.unescaped(*position);
@@ -401,6 +403,11 @@ impl CsvDecoder {
 
     #[inline]
     fn cell<'a>(&'a self, text: &'a [u8], quoted: bool, is_text: bool) -> Cell<'a> {
+        if self.format.spark_nulls {
+            let text = if quoted && text.is_empty() { self.format.empty.as_slice() } else { text };
+            let null = text == self.format.null.as_slice() || (text.is_empty() && !quoted);
+            return if null { Cell::Null } else { Cell::Text(text) };
+        }
         if !quoted {
             return if text == self.format.null.as_slice() { Cell::Null } else { Cell::Text(text) };
         }
@@ -408,7 +415,7 @@ impl CsvDecoder {
             // Programs that quote everything mean NULL by an empty number.
             return if is_text { Cell::Text(&self.format.empty) } else { Cell::Null };
         }
-        if self.format.quoted_null && text == self.format.null.as_slice() { Cell::Null } else { Cell::Text(text) }
+        Cell::Text(text)
     }
 
     /// Forgets the records of a batch, and their text.

@@ -25,9 +25,11 @@ pub(crate) struct Dialect {
     pub(crate) trim_leading: bool,
     pub(crate) trim_trailing: bool,
     pub(crate) multi_line: bool,
-    /// What follows a closing quote makes a record bad.
+    /// What follows a closing quote makes a record bad, and so does a quote that is never closed. Otherwise quotes are
+    /// what they are to Spark: several closing ones in a row are all but the last part of the field, white space may
+    /// follow them, and where anything else does, the quotes are text.
     pub(crate) strict_quotes: bool,
-    /// Lines of nothing but white space are no records.
+    /// Lines of nothing but white space are no records, whatever separates fields.
     pub(crate) skip_blank: bool,
     pub(crate) max_columns: usize,
     pub(crate) max_field: usize,
@@ -43,14 +45,19 @@ impl Dialect {
             || (Some(byte) == self.escape_escape && Some(next) == self.escape && self.escape != self.quote)
     }
 
-    /// The text of a quoted field with escapes, appended to `out`.
-    pub(crate) fn unescape(&self, text: &[u8], out: &mut Vec<u8>) {
-        let mut at = 0;
+    /// The text of a field with escapes, appended to `out`. One that begins with a quote and is not `quoted` after all,
+    /// since text follows its closing quote, has escapes only up to that.
+    pub(crate) fn unescape(&self, text: &[u8], quoted: bool, out: &mut Vec<u8>) {
+        let mut at = usize::from(!quoted).min(text.len());
+        out.extend(&text[..at]);
         while at < text.len() {
             let next = text.get(at + 1).copied();
             if self.is_escape(text[at], next) {
                 out.extend(next);
                 at += 2;
+            } else if !quoted && Some(text[at]) == self.quote {
+                out.extend(&text[at..]);
+                return;
             } else {
                 out.push(text[at]);
                 at += 1;
@@ -69,14 +76,16 @@ pub(crate) struct CsvFormat {
     pub(crate) by_position: bool,
     pub(crate) infer: bool,
     pub(crate) null: Vec<u8>,
-    /// A quoted field can be NULL.
-    pub(crate) quoted_null: bool,
     pub(crate) empty: Vec<u8>,
+    /// An empty field is what `null` says, and a quoted one what `empty` says; whatever then equals `null` is NULL.
+    pub(crate) spark_nulls: bool,
     pub(crate) formats: Formats,
     pub(crate) mode: BadRecords,
     pub(crate) corrupt: Option<String>,
     pub(crate) short: ShortRows,
     pub(crate) long: LongRows,
+    /// Records with too few or too many fields keep those that they have, though they are bad.
+    pub(crate) keep_ragged: bool,
     pub(crate) duplicates: DuplicateNames,
     pub(crate) drop_repeated_header: bool,
 }
@@ -117,19 +126,21 @@ impl CsvFormat {
             by_position: options.enforce_schema.unwrap_or(spark),
             infer: options.infer_schema.unwrap_or(true),
             null: text(&options.null_value, "").into_bytes(),
-            quoted_null: spark,
             empty: text(&options.empty_value, "").into_bytes(),
+            spark_nulls: spark,
             formats: Formats {
                 nan: text(&options.nan_value, "NaN"),
                 positive_inf: text(&options.positive_inf, "Inf"),
                 negative_inf: text(&options.negative_inf, "-Inf"),
                 date,
                 timestamp,
+                lenient: spark,
             },
             mode: options.mode.unwrap_or(if_spark(BadRecords::Permissive, BadRecords::FailFast)),
             corrupt: options.column_name_of_corrupt_record.clone(),
-            short: options.short_rows.unwrap_or(if spark { ShortRows::Null } else { ShortRows::Bad }),
-            long: options.long_rows.unwrap_or(if spark { LongRows::Drop } else { LongRows::Bad }),
+            short: options.short_rows.unwrap_or_default(),
+            long: options.long_rows.unwrap_or_default(),
+            keep_ragged: spark,
             duplicates: options.duplicate_names.unwrap_or(match spark {
                 true => DuplicateNames::Suffix,
                 false => DuplicateNames::Fail,
@@ -168,6 +179,8 @@ fn dialect(options: &CsvOptions, spark: bool, problems: &mut Vec<String>) -> Dia
     if max_record == 0 || max_record > RECORD_LIMIT {
         problems.push(format!("`csv.max_record` is {max_record}: between 1 byte and 1GiB are possible"));
     }
+    let multi_line = options.multi_line.unwrap_or(!spark);
+    let trim_leading = options.ignore_leading_white_space.unwrap_or(false);
     let max_columns = options.max_columns.unwrap_or(COLUMNS);
     if max_columns == 0 {
         problems.push("`csv.max_columns` is 0: a record has at least one".to_string());
@@ -181,11 +194,11 @@ fn dialect(options: &CsvOptions, spark: bool, problems: &mut Vec<String>) -> Dia
         escape: escape.filter(|_| quote.is_some()),
         escape_escape: escape_escape.filter(|_| quote.is_some()),
         comment,
-        trim_leading: options.ignore_leading_white_space.unwrap_or(false),
+        trim_leading,
         trim_trailing: options.ignore_trailing_white_space.unwrap_or(false),
-        multi_line: options.multi_line.unwrap_or(!spark),
+        multi_line,
         strict_quotes: !spark,
-        skip_blank: spark,
+        skip_blank: spark && (!multi_line || trim_leading),
         max_columns: max_columns as usize,
         max_field: options
             .max_chars_per_column
@@ -262,7 +275,7 @@ mod tests {
         assert_eq!((spark.dialect.escape, spark.dialect.multi_line), (Some(b'\\'), false));
         assert_eq!((spark.dialect.escape_escape, spark.dialect.max_columns), (Some(b'\\'), 20_480));
         assert_eq!((spark.mode, spark.by_position), (BadRecords::Permissive, true));
-        assert_eq!((spark.short, spark.long, spark.header), (ShortRows::Null, LongRows::Drop, false));
+        assert_eq!((spark.short, spark.long, spark.keep_ragged), (ShortRows::Bad, LongRows::Bad, true));
         let doubled = CsvOptions { preset: CsvPreset::Spark, escape: Some("\"".to_string()), ..CsvOptions::default() };
         assert_eq!(CsvFormat::new(&doubled).unwrap().dialect.escape_escape, None, "not an escape of itself");
     }

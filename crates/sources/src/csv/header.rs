@@ -7,7 +7,7 @@ use arrow::datatypes::Schema;
 use tributary_types::pipeline::DuplicateNames;
 
 use crate::csv::format::{CsvFormat, Dialect};
-use crate::csv::tokenizer::{ESCAPED, Field};
+use crate::csv::tokenizer::{ESCAPED, Field, QUOTED};
 
 /// The names in a file's first line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,8 @@ impl Header {
         for (position, field) in fields.iter().enumerate() {
             let name = std::str::from_utf8(&text_of(&format.dialect, buf, field)).map(str::to_string);
             let name = name.map_err(|_| format!("the name of column {position} in its header is no UTF-8"))?;
-            names.push(if name.is_empty() { numbered(position) } else { name });
+            let unnamed = name.is_empty() || (format.spark_nulls && name.as_bytes() == format.null);
+            names.push(if unnamed { numbered(position) } else { name });
         }
         let repeated = repeated_names(&names);
         if repeated.is_empty() {
@@ -80,6 +81,6 @@ pub(crate) fn text_of(dialect: &Dialect, buf: &[u8], field: &Field) -> Vec<u8> {
         return text.to_vec();
     }
     let mut out = Vec::with_capacity(text.len());
-    dialect.unescape(text, &mut out);
+    dialect.unescape(text, field.flags & QUOTED != 0, &mut out);
     out
 }

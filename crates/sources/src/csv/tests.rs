@@ -95,8 +95,14 @@ fn quoted_and_unquoted_empty_fields_are_told_apart() {
     let marked = serde_json::json!({"null_value": "NULL", "empty_value": "(empty)"});
     let found = decoded(marked, &texts(&["a", "b", "c", "d"]), "NULL,\"NULL\",\"\",\n");
     assert_eq!(found, rows(&[&["~", "NULL", "(empty)", ""]]));
+    // An empty field is what `null_value` says, whatever that is, and what equals it is NULL, in quotes as well.
     let spark = serde_json::json!({"preset": "spark", "null_value": "NULL"});
-    assert_eq!(decoded(spark, &texts(&["a", "b"]), "NULL,\"NULL\"\n"), rows(&[&["~", "~"]]));
+    let found = decoded(spark, &texts(&["a", "b", "c", "d"]), "NULL,\"NULL\",\"\",\n");
+    assert_eq!(found, rows(&[&["~", "~", "", "~"]]));
+    let found = decoded(serde_json::json!({"preset": "spark"}), &texts(&["a", "b", "c"]), "x,,\"\"\n");
+    assert_eq!(found, rows(&[&["x", "~", "~"]]));
+    let marked = serde_json::json!({"preset": "spark", "empty_value": "(empty)"});
+    assert_eq!(decoded(marked, &texts(&["a", "b"]), "\"\",\n"), rows(&[&["(empty)", "~"]]));
 }
 
 #[test]
@@ -136,8 +142,46 @@ fn what_follows_a_closing_quote_is_bad_and_text_to_spark() {
     let schema = texts(&["a", "b"]);
     let bad = refused(serde_json::json!({}), &schema, "1,2\n\"x\"y,2\n");
     assert!(bad.line == 2 && bad.reason.contains("closing quote"), "{bad:?}");
-    let spark = serde_json::json!({"preset": "spark"});
-    assert_eq!(decoded(spark, &schema, "\"x\"y,2\n"), rows(&[&["\"x\"y", "2"]]));
+    let spark = |text: &str| decoded(serde_json::json!({"preset": "spark"}), &schema, text);
+    assert_eq!(spark("\"x\"y,2\n"), rows(&[&["\"x\"y", "2"]]));
+    assert_eq!(spark("\"a,b\" y,2\n"), rows(&[&["\"a,b\" y", "2"]]));
+    assert_eq!(spark("\"a\\\"b\"c\\\"d,2\n"), rows(&[&["\"a\"b\"c\\\"d", "2"]]), "escapes end with the quote");
+    assert_eq!(spark("\"x\" \t,\"y\"  \n"), rows(&[&["x", "y"]]), "white space is no text");
+}
+
+#[test]
+fn to_spark_a_quote_in_a_row_of_closing_ones_is_part_of_the_field() {
+    let schema = texts(&["a", "b"]);
+    let spark = |text: &str| decoded(serde_json::json!({"preset": "spark"}), &schema, text);
+    assert_eq!(spark("\"say \"\"hi\"\"\",2\n"), rows(&[&["\"say \"\"hi\"\"\"", "2"]]));
+    assert_eq!(spark("\"a\"\"\",2\n"), rows(&[&["a\"\"", "2"]]));
+    assert_eq!(spark("\"\"\"\",2\n"), rows(&[&["\"\"", "2"]]));
+    let doubled = serde_json::json!({"preset": "spark", "escape": "\""});
+    let text = "\"a\"\"\",\"\"\"\"\n\"\"\"a\"b,2\n";
+    assert_eq!(decoded(doubled, &schema, text), rows(&[&["a\"", "\""], &["\"\"a\"b", "2"]]));
+}
+
+#[test]
+fn to_spark_a_quote_that_its_line_does_not_close_is_where_the_field_begins() {
+    let schema = texts(&["a", "b"]);
+    let spark = |text: &str| decoded(serde_json::json!({"preset": "spark"}), &schema, text);
+    assert_eq!(spark("1,\"open\r\n2,\"a\\\"b"), rows(&[&["1", "open"], &["2", "a\"b"]]));
+    assert_eq!(spark("\"open,1\n2,\"\n"), rows(&[&["open,1", "~"], &["2", "\""]]));
+    // Where fields may hold line breaks, the rest of the file would be in it.
+    let lines = serde_json::json!({"preset": "spark", "multi_line": true, "mode": "dropmalformed"});
+    assert_eq!(decoded(lines, &schema, "1,\"open\n2,3\n"), rows(&[&["2", "3"]]));
+}
+
+#[test]
+fn to_spark_a_line_of_white_space_is_no_record_whatever_separates_fields() {
+    let schema = texts(&["a", "b"]);
+    let tabs = |extra: serde_json::Value| {
+        let mut value = serde_json::json!({"preset": "spark", "sep": "\\t"});
+        value.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        decoded(value, &schema, "1\t2\n\t\n3\t4\n")
+    };
+    assert_eq!(tabs(serde_json::json!({})), rows(&[&["1", "2"], &["3", "4"]]));
+    assert_eq!(tabs(serde_json::json!({"multi_line": true})), rows(&[&["1", "2"], &["~", "~"], &["3", "4"]]));
 }
 
 #[test]
@@ -175,8 +219,25 @@ fn ragged_records_are_bad_padded_or_cut_by_side() {
         let bad = refused(serde_json::json!({}), &schema, text);
         assert!(bad.reason.contains(fields) && bad.reason.contains("2 are expected"), "{bad:?}");
     }
-    let spark = serde_json::json!({"preset": "spark", "mode": "failfast"});
-    assert_eq!(decoded(spark, &schema, "1\n1,2,3\n"), rows(&[&["1", "~"], &["1", "2"]]));
+    let fitted = serde_json::json!({"short_rows": "null", "long_rows": "drop"});
+    assert_eq!(decoded(fitted, &schema, "1\n1,2,3\n"), rows(&[&["1", "~"], &["1", "2"]]));
+    let bad = serde_json::json!({"mode": "permissive"});
+    assert_eq!(decoded(bad, &schema, "1\n1,2,3\n"), rows(&[&["~", "~"], &["~", "~"]]));
+}
+
+#[test]
+fn to_spark_a_ragged_record_is_bad_and_keeps_the_fields_that_it_has() {
+    let schema = typed(&[("a", DataType::Int64), ("b", DataType::Utf8), ("_corrupt_record", DataType::Utf8)]);
+    let spark = |mode: &str| serde_json::json!({"preset": "spark", "mode": mode, "column_name_of_corrupt_record": "_corrupt_record"});
+    let text = "1\n2,x\n3,y,z\nfour,u,v\n";
+    let expected: [&[&str]; 4] = [&["1", "~", "1"], &["2", "x", "~"], &["3", "y", "3,y,z"], &["~", "u", "four,u,v"]];
+    assert_eq!(decoded(spark("permissive"), &schema, text), rows(&expected));
+    assert_eq!(decoded(spark("dropmalformed"), &schema, text), rows(&[&["2", "x", "~"]]));
+    let bad = refused(spark("failfast"), &schema, text);
+    assert!(bad.line == 1 && bad.reason.contains("1 fields"), "{bad:?}");
+    let fitted =
+        serde_json::json!({"preset": "spark", "mode": "dropmalformed", "short_rows": "null", "long_rows": "drop"});
+    assert_eq!(decoded(fitted, &texts(&["a", "b"]), "1\n3,y,z\n"), rows(&[&["1", "~"], &["3", "y"]]));
 }
 
 #[test]

@@ -142,8 +142,7 @@ impl Tokenizer {
     fn skip(&self, buf: &[u8], start: usize, last: bool) -> Option<Found> {
         let first = buf[start];
         let comment = self.dialect.comment == Some(first);
-        let blank = matches!(first, b'\n' | b'\r')
-            || (self.dialect.skip_blank && first <= b' ' && first != self.dialect.sep[0]);
+        let blank = matches!(first, b'\n' | b'\r') || (self.dialect.skip_blank && first <= b' ');
         if !comment && !blank {
             return None;
         }
@@ -282,12 +281,12 @@ impl Scan<'_> {
         let mut at = begin;
         let close = loop {
             let Some(offset) = self.buf[at..].iter().position(|byte| tokens.quoted_stops[*byte as usize]) else {
-                return self.open_quote();
+                return self.open_quote(open, flags, fields);
             };
             at += offset;
             let byte = self.buf[at];
             if matches!(byte, b'\n' | b'\r') && !dialect.multi_line {
-                return Ended::Record(Found::Lost { end: at, flaw: Flaw::OpenQuote });
+                return self.open_line(open, at, flags, fields);
             }
             let next = self.buf.get(at + 1).copied();
             if next.is_none() && !self.last {
@@ -296,7 +295,7 @@ impl Scan<'_> {
             if dialect.is_escape(byte, next) {
                 flags |= ESCAPED;
                 at += 2;
-            } else if Some(byte) == dialect.quote {
+            } else if Some(byte) == dialect.quote && (dialect.strict_quotes || next != dialect.quote) {
                 break at;
             } else {
                 at += 1;
@@ -306,18 +305,36 @@ impl Scan<'_> {
         self.after_quote(open, begin, close, flags, fields)
     }
 
-    fn open_quote(&self) -> Ended {
+    /// The text ends before a quote that was opened is closed.
+    fn open_quote(&mut self, open: usize, flags: u8, fields: &mut Vec<Field>) -> Ended {
         if !self.last {
             return Ended::Record(Found::More);
+        }
+        if !self.tokens.dialect.multi_line {
+            return self.open_line(open, self.buf.len(), flags, fields);
         }
         let end = line_end(self.buf, self.start).unwrap_or(self.buf.len());
         Ended::Record(Found::Lost { end, flaw: Flaw::OpenQuote })
     }
 
+    /// The line ends before a quote that was opened is closed. To Spark the field is what follows the quote; a quote
+    /// that nothing follows is itself.
+    fn open_line(&mut self, open: usize, end: usize, flags: u8, fields: &mut Vec<Field>) -> Ended {
+        if self.tokens.dialect.strict_quotes {
+            return Ended::Record(Found::Lost { end, flaw: Flaw::OpenQuote });
+        }
+        let next = if end < self.buf.len() { after_break(self.buf, end, self.last) } else { Some(end) };
+        let Some(next) = next else { return Ended::Record(Found::More) };
+        let (begin, flags) = if open + 1 == end { (open, 0) } else { (open + 1, flags) };
+        self.push(begin, end, flags, fields);
+        self.lines += u32::from(next > end);
+        self.over(end, next)
+    }
+
     fn after_quote(&mut self, open: usize, begin: usize, close: usize, flags: u8, fields: &mut Vec<Field>) -> Ended {
         let dialect = &self.tokens.dialect;
         self.at = close + 1;
-        if dialect.trim_trailing {
+        if dialect.trim_trailing || !dialect.strict_quotes {
             while self.buf.get(self.at).is_some_and(|byte| is_space(*byte) && *byte != dialect.sep[0]) {
                 self.at += 1;
             }
@@ -352,7 +369,7 @@ impl Scan<'_> {
                 if dialect.strict_quotes {
                     self.flaw = self.flaw.or(Some(Flaw::AfterQuote));
                 }
-                self.plain(open, 0, fields)
+                self.plain(open, flags & ESCAPED, fields)
             }
         }
     }
@@ -387,6 +404,7 @@ enum Stop {
     No,
 }
 
+/// White space, control characters among it, as Java trims it; line breaks end records.
 fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t')
+    byte <= b' ' && !matches!(byte, b'\n' | b'\r')
 }
