@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The readers: the timeline role, which reads Hudi tables, and the sources role, which reads directories of files.
+//! The readers: the timeline role, which reads Hudi tables, and the sources role, which reads directories of files and
+//! Kafka topics.
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -14,12 +15,12 @@ mod report;
 mod split;
 
 pub use report::{NAMES_REPORTED, WindowReport};
-pub use split::{Blocks, FileSplit, LogFile, Logs, Split};
+pub use split::{Blocks, FileSplit, LogFile, Logs, Split, TopicSplit};
 
-/// Reads Hudi tables, or directories of files: what they are, what changed in them, and the rows.
+/// Reads Hudi tables, directories of files, or topics: what they are, what changed in them, and the rows.
 ///
-/// One implementation reads tables, another one files, and a third passes each request on to the right one: a request
-/// with [`PlanRequest::files`] and a split with [`Split::file`] are about files.
+/// One implementation reads tables, another one files and topics, and a third passes each request on to the right one: a
+/// request with [`PlanRequest::files`] and a split with [`Split::file`] are about files or topics.
 ///
 /// Planning fixes everything a batch will read; reading a split later never looks at the timeline again, so what
 /// was planned is what is delivered, whatever commits arrive in between.
@@ -85,6 +86,8 @@ pub enum Begin {
     Earliest,
     /// With the whole table.
     Snapshot,
+    /// With the first message of each partition that was stamped then or later, milliseconds since the epoch.
+    Timestamp(i64),
 }
 
 /// What of a source the query names.
@@ -133,11 +136,11 @@ pub struct PlanRequest {
     /// What a source that begins after a cursor is left out with when its files do not fit the table's schema: an empty
     /// relation of this schema (without meta columns). `None`: such a plan fails.
     pub fallback_schema: Option<SchemaRef>,
-    /// What is particular to a directory of files; `None`: a table.
+    /// What is particular to a directory of files, or to a topic; `None`: a table.
     pub files: Option<Box<FilesRequest>>,
 }
 
-/// What is particular to the window of a directory of files.
+/// What is particular to the window of a directory of files, or of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesRequest {
     /// Which files, and what their bytes mean.
@@ -435,6 +438,74 @@ pub enum Error {
         /// Some of them.
         names: String,
     },
+    /// Messages between the cursor and the end of a topic are gone.
+    #[error(
+        "source `{source_name}`: messages of `{url}` that were not read yet are gone, by retention or since they were deleted: \
+         {gone}. Set `kafka.on_out_of_range = \"earliest\"` to go on in these partitions with what is there, or \
+         \"latest\" to go on behind it: what is gone is lost"
+    )]
+    OutOfRange {
+        /// The source.
+        source_name: SourceName,
+        /// Brokers and topic.
+        url: String,
+        /// Which partitions, and which offsets of each.
+        gone: String,
+    },
+    /// Another topic has the name, or less is in it than was read.
+    #[error(
+        "source `{source_name}`: `{url}` is not the topic that its cursor belongs to any more: {why}; it was re-created, or lost \
+         its end. To read it from its `start`, give the source another name in the pipeline and its SQL"
+    )]
+    TopicRecreated {
+        /// The source.
+        source_name: SourceName,
+        /// Brokers and topic.
+        url: String,
+        /// What shows it.
+        why: String,
+    },
+    /// Messages that were planned are gone.
+    #[error("`{url}`: messages of partition {partition} from offset {offset} on were planned and are gone")]
+    MessagesGone {
+        /// Brokers and topic.
+        url: String,
+        /// The partition.
+        partition: u32,
+        /// The first offset that is gone.
+        offset: u64,
+    },
+    /// A message is no good.
+    #[error(
+        "source `{source_name}`: `{url}` partition {partition}, offset {offset}: {reason}; it is `{record}`. Set `mode = \
+         \"permissive\"` or \"dropmalformed\" for its format, or go on behind it with a source of another name and `start = \
+         \"offsets:…\"`"
+    )]
+    BadMessage {
+        /// The source.
+        source_name: SourceName,
+        /// Brokers and topic.
+        url: String,
+        /// The partition.
+        partition: u32,
+        /// The offset.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+        /// Its value, cut.
+        record: String,
+    },
+    /// A broker did not answer.
+    #[error("the brokers of `{url}` failed while {doing}; see that they can be reached and used, then run again")]
+    Brokers {
+        /// Brokers and topic.
+        url: String,
+        /// What was being attempted.
+        doing: String,
+        /// The connection's error.
+        #[source]
+        source: BoxedError,
+    },
     /// A record of a file is no good.
     #[error(
         "source `{source_name}`: `{file}` line {line}, byte {offset}: {reason}; the record is `{record}`. Mend the file, \
@@ -525,19 +596,23 @@ impl Fault for Error {
             | Error::Beyond { .. }
             | Error::LateFiles { .. }
             | Error::ChangedFiles { .. }
+            | Error::OutOfRange { .. }
+            | Error::TopicRecreated { .. }
             | Error::Schema { .. } => Code::Invalid,
-            Error::FileGone { .. } | Error::FileChanged { .. } | Error::Hole { .. } => Code::Conflict,
+            Error::FileGone { .. } | Error::FileChanged { .. } | Error::MessagesGone { .. } | Error::Hole { .. } => {
+                Code::Conflict
+            }
             Error::SliceTooLarge { .. } => Code::Overloaded,
-            Error::Corrupt { .. } | Error::BadRecord { .. } => Code::Corrupt,
-            Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
+            Error::Corrupt { .. } | Error::BadRecord { .. } | Error::BadMessage { .. } => Code::Corrupt,
+            Error::Store { .. } | Error::Brokers { .. } | Error::Unreachable { .. } => Code::Unavailable,
             Error::Other { code, .. } => *code,
         }
     }
 
     fn retry(&self) -> Retry {
         match self {
-            Error::FileGone { .. } | Error::FileChanged { .. } => Retry::Rebase,
-            Error::Store { .. } | Error::Unreachable { .. } | Error::Hole { .. } => Retry::Again,
+            Error::FileGone { .. } | Error::FileChanged { .. } | Error::MessagesGone { .. } => Retry::Rebase,
+            Error::Store { .. } | Error::Brokers { .. } | Error::Unreachable { .. } | Error::Hole { .. } => Retry::Again,
             Error::Other { retry, .. } => *retry,
             _ => Retry::Never,
         }
@@ -560,6 +635,11 @@ impl Fault for Error {
             Error::FileChanged { .. } => "FILE_CHANGED",
             Error::LateFiles { .. } => "LATE_FILES",
             Error::ChangedFiles { .. } => "CHANGED_FILES",
+            Error::OutOfRange { .. } => "OFFSETS_OUT_OF_RANGE",
+            Error::TopicRecreated { .. } => "TOPIC_RECREATED",
+            Error::MessagesGone { .. } => "MESSAGES_GONE",
+            Error::BadMessage { .. } => "BAD_MESSAGE",
+            Error::Brokers { .. } => "BROKERS_UNAVAILABLE",
             Error::BadRecord { .. } => "BAD_RECORD",
             Error::SliceTooLarge { .. } => "SLICE_TOO_LARGE",
             Error::Corrupt { .. } => "TABLE_CORRUPT",
