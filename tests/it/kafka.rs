@@ -152,7 +152,10 @@ async fn a_topic_that_was_created_again_or_lost_messages_fails_the_batch_and_no_
     broker.send("clicks", 0, &["{\"id\":3}"]);
     broker.expire("clicks", 0, 2);
     let failed = run(&roles, &job, "r2").await.error.unwrap();
-    assert!(failed.reason == "OFFSETS_OUT_OF_RANGE" && failed.message.contains("partition 0: offsets 1 to 1"), "{failed:?}");
+    assert!(
+        failed.reason == "OFFSETS_OUT_OF_RANGE" && failed.message.contains("partition 0: offsets 1 to 1"),
+        "{failed:?}"
+    );
     let lenient = clicks(&lake, &broker, json!({"kafka": {"on_out_of_range": "earliest"}}));
     let batch = run(&roles, &lenient, "r3").await;
     assert_eq!((batch.outcome, batch.written.rows), (Some(Outcome::Committed), 1), "{:?}", batch.error);
@@ -199,8 +202,10 @@ async fn an_aligned_batch_ends_a_topic_at_the_first_message_after_the_ceiling() 
     let mut job = clicks(&lake, &broker, json!({}));
     job.consistency = tributary_types::pipeline::Consistency::Aligned;
     job.sources.push(
-        serde_json::from_value(json!({"name": "orders", "path": lake.path("orders"), "start": "snapshot", "unused": "allow"}))
-            .unwrap(),
+        serde_json::from_value(
+            json!({"name": "orders", "path": lake.path("orders"), "start": "snapshot", "unused": "allow"}),
+        )
+        .unwrap(),
     );
     job.transforms = serde_json::from_value(json!([{"sql": "SELECT id FROM <SRC:clicks>"}])).unwrap();
     broker.append("clicks", 0, Batch::of(0, &["{\"id\":1}"]).stamped(1_000));

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use tributary_types::pipeline::{FileSource, OnHole, OnLate, TableType};
 use tributary_types::{Cursor, FileState, InstantTime, MemoryBudget, SourceName, Zone};
 
-use crate::predicate::Predicate;
 use crate::RowStream;
+use crate::predicate::Predicate;
 
 mod error;
 mod report;

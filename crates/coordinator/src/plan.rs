@@ -221,7 +221,8 @@ async fn align(
 /// ceiling may have completed after it.
 fn mark_uncut(plans: &mut [SourcePlan]) {
     let any = |kind: CursorKind| plans.iter().any(|plan| plan.end.kind() == kind);
-    let mixed = any(CursorKind::Requested) && (any(CursorKind::Completed) || any(CursorKind::File) || any(CursorKind::Offsets));
+    let mixed =
+        any(CursorKind::Requested) && (any(CursorKind::Completed) || any(CursorKind::File) || any(CursorKind::Offsets));
     for plan in plans.iter_mut().filter(|plan| mixed && plan.end.kind() == CursorKind::Requested) {
         plan.report.not_a_cut = true;
     }

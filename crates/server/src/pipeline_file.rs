@@ -185,7 +185,11 @@ record_key = ["id"]
     fn a_topic_has_no_path_and_its_schema_file_is_read() {
         let kafka = "kind = \"kafka\"\nbrokers = \"localhost:9092\"\ntopic = \"orders\"\nformat = \"json\"\n\
                      kafka = {schema_file = \"merge.sql\"}\n";
-        let text = GOOD.replacen("path = \"tables/orders\"\n", kafka, 1).replacen("snapshot", "timestamp:2025-01-31T10:00:00Z", 1);
+        let text = GOOD.replacen("path = \"tables/orders\"\n", kafka, 1).replacen(
+            "snapshot",
+            "timestamp:2025-01-31T10:00:00Z",
+            1,
+        );
         let pipeline = load_text(&text).unwrap();
         assert_eq!(pipeline.sources[0].kafka.schema.as_deref(), Some("SELECT 1"));
         assert_eq!(pipeline.sources[0].url(), "kafka://localhost:9092/orders");

@@ -52,7 +52,10 @@ pub fn describe() {
     metrics::describe_counter!(DUPLICATE_KEYS, "keys that an object of JSON had twice");
     metrics::describe_gauge!(LAG_MESSAGES, "offsets of a topic after the window's end");
     metrics::describe_gauge!(WINDOW_MESSAGES, "offsets of a topic in the window planned last");
-    metrics::describe_counter!(LOST_MESSAGES, "offsets of a topic that were gone before they were read, and passed over");
+    metrics::describe_counter!(
+        LOST_MESSAGES,
+        "offsets of a topic that were gone before they were read, and passed over"
+    );
     metrics::describe_counter!(TOMBSTONES, "messages without a value, by outcome");
 }
 

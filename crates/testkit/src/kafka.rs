@@ -229,7 +229,9 @@ impl Broker {
         answered.encode(&mut answer, key.response_header_version(version)).ok()?;
         match key {
             ApiKey::ApiVersions => versions().encode(&mut answer, version),
-            ApiKey::Metadata => self.metadata(&MetadataRequest::decode(&mut request, version).ok()?).encode(&mut answer, version),
+            ApiKey::Metadata => {
+                self.metadata(&MetadataRequest::decode(&mut request, version).ok()?).encode(&mut answer, version)
+            }
             ApiKey::ListOffsets => {
                 self.offsets(&ListOffsetsRequest::decode(&mut request, version).ok()?).encode(&mut answer, version)
             }
@@ -292,10 +294,12 @@ impl State {
 
     fn fetch(&self, request: &FetchRequest) -> FetchResponse {
         let topics = request.topics.iter().map(|asked| {
-            let by_id = || self.topics.iter().find(|(_, topic)| topic.id == asked.topic_id).map(|(name, _)| name.clone());
+            let by_id =
+                || self.topics.iter().find(|(_, topic)| topic.id == asked.topic_id).map(|(name, _)| name.clone());
             let name = if asked.topic_id.is_nil() { Some(asked.topic.to_string()) } else { by_id() };
             let partitions = asked.partitions.iter().map(|wanted| {
-                let answer = PartitionData::default().with_partition_index(wanted.partition).with_records(Some(Bytes::new()));
+                let answer =
+                    PartitionData::default().with_partition_index(wanted.partition).with_records(Some(Bytes::new()));
                 let topic = name.as_ref().and_then(|name| self.topics.get(name));
                 let partition = topic.and_then(|topic| topic.partitions.get(wanted.partition as usize));
                 match partition {
@@ -352,7 +356,8 @@ impl Partition {
 }
 
 fn versions() -> ApiVersionsResponse {
-    let known = [(ApiKey::ApiVersions, 0, 4), (ApiKey::Metadata, 0, 12), (ApiKey::ListOffsets, 1, 7), (ApiKey::Fetch, 4, 13)];
+    let known =
+        [(ApiKey::ApiVersions, 0, 4), (ApiKey::Metadata, 0, 12), (ApiKey::ListOffsets, 1, 7), (ApiKey::Fetch, 4, 13)];
     let known = known.into_iter().map(|(key, least, most)| {
         ApiVersion::default().with_api_key(key as i16).with_min_version(least).with_max_version(most)
     });

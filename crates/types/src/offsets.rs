@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn what_says_no_offsets_is_refused() {
-        for bad in ["", ",0:1", "a b,0:1", "t,0", "t,0:", "t,:1", "t,0:-1", "t,-1:0", "t,0:1,0:2", "t,0:1,", "..", "t,+1:2"]
+        for bad in
+            ["", ",0:1", "a b,0:1", "t,0", "t,0:", "t,:1", "t,0:-1", "t,-1:0", "t,0:1,0:2", "t,0:1,", "..", "t,+1:2"]
         {
             assert!(bad.parse::<TopicOffsets>().is_err(), "{bad}");
         }

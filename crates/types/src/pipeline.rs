@@ -22,9 +22,7 @@ pub use files::{
     BadRecords, CsvOptions, CsvPreset, DuplicateNames, FileFormat, FileOptions, FileOrder, FileSource, JsonOptions,
     LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
 };
-pub use kafka::{
-    KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource,
-};
+pub use kafka::{KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource};
 pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
 pub use services::Services;
 pub use source::{OnUnused, ReadMode, Source, SourceKind, Start};

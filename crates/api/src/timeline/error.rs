@@ -372,7 +372,9 @@ impl Fault for Error {
     fn retry(&self) -> Retry {
         match self {
             Error::FileGone { .. } | Error::FileChanged { .. } | Error::MessagesGone { .. } => Retry::Rebase,
-            Error::Store { .. } | Error::Brokers { .. } | Error::Unreachable { .. } | Error::Hole { .. } => Retry::Again,
+            Error::Store { .. } | Error::Brokers { .. } | Error::Unreachable { .. } | Error::Hole { .. } => {
+                Retry::Again
+            }
             Error::Other { retry, .. } => *retry,
             _ => Retry::Never,
         }

@@ -10,7 +10,8 @@ use tonic::service::Routes;
 use tributary_api::RowError;
 use tributary_api::predicate::{Literal, Op, Predicate};
 use tributary_api::timeline::{
-    Begin, Blocks, FileSplit, FilesRequest, InstantFact, LogFile, Logs, Relation, Split, TopicSplit, Views, WindowReport,
+    Begin, Blocks, FileSplit, FilesRequest, InstantFact, LogFile, Logs, Relation, Split, TopicSplit, Views,
+    WindowReport,
 };
 use tributary_types::pipeline::{
     CsvOptions, FileFormat, FileOptions, FileSource, KafkaOptions, OnHole, OnLate, TableType, Tombstones, TopicSource,

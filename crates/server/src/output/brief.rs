@@ -75,7 +75,11 @@ fn reading(source: &SourceStatus) -> String {
     };
     if matches!(window.end, Cursor::Offsets(_)) {
         let (messages, partitions) = (report.instants, report.files);
-        return format!("to {}: {messages} messages of {partitions} partitions, {} rows", place(&window.end), source.rows);
+        return format!(
+            "to {}: {messages} messages of {partitions} partitions, {} rows",
+            place(&window.end),
+            source.rows
+        );
     }
     if matches!(window.end, Cursor::File(_)) {
         return format!("({begin}, {}]: {read}", place(&window.end));

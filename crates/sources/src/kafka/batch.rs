@@ -58,7 +58,10 @@ fn header(bytes: &[u8]) -> Result<Option<Header>, String> {
     let i32_at = |at: usize| (&bytes[at..]).get_i32();
     let i64_at = |at: usize| (&bytes[at..]).get_i64();
     if bytes[MAGIC] != 2 {
-        return Err(format!("a batch has format {}, and 2 is read: rewrite the topic with a newer broker", bytes[MAGIC]));
+        return Err(format!(
+            "a batch has format {}, and 2 is read: rewrite the topic with a newer broker",
+            bytes[MAGIC]
+        ));
     }
     let base = i64_at(0);
     let length = usize::try_from(i32_at(8)).map_err(|_| "a batch has a negative length".to_string())?;

@@ -37,6 +37,8 @@ const FETCH_BY_ID: i16 = 13;
 const READ_COMMITTED: i8 = 1;
 /// How long a broker waits for messages where there are none.
 const FETCH_WAIT_MILLIS: i32 = 500;
+/// How long one broker may take to be connected to: another one may be there.
+const CONNECT: Duration = Duration::from_secs(10);
 /// Between two attempts at first, and at most.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -140,7 +142,8 @@ impl Client {
     /// The connection to `address`.
     async fn connection<'k>(&self, known: &'k mut Known, address: &str) -> Result<&'k mut Connection, Failed> {
         if !known.connections.contains_key(address) {
-            let opened = Connection::open(address, self.patience()).await.map_err(|error| at(address, error))?;
+            let opened =
+                Connection::open(address, self.patience().min(CONNECT)).await.map_err(|error| at(address, error))?;
             known.connections.insert(address.to_string(), opened);
         }
         let opened = known.connections.get_mut(address);
@@ -163,8 +166,7 @@ impl Client {
         let connection = self.connection(known, address).await?;
         let version = connection.version::<MetadataRequest>(METADATA.0, METADATA.1).map_err(unspoken)?;
         let topic = MetadataRequestTopic::default().with_name(Some(name(&self.source.topic)));
-        let request =
-            MetadataRequest::default().with_topics(Some(vec![topic])).with_allow_auto_topic_creation(false);
+        let request = MetadataRequest::default().with_topics(Some(vec![topic])).with_allow_auto_topic_creation(false);
         let answer = connection.ask(&request, version, self.patience()).await.map_err(|error| at(address, error))?;
         let (topic, leaders) = described(&answer)?;
         known.topic = Some(topic);
@@ -209,13 +211,14 @@ impl Client {
                 .with_replica_id((-1).into())
                 .with_isolation_level(READ_COMMITTED)
                 .with_topics(vec![topic]);
-            let answer = connection.ask(&request, version, self.patience()).await.map_err(|error| at(address, error))?;
+            let answer =
+                connection.ask(&request, version, self.patience()).await.map_err(|error| at(address, error))?;
             for partition in answer.topics.iter().flat_map(|topic| &topic.partitions) {
                 check(partition.error_code)?;
                 found.insert(partition.partition_index, Some(partition.offset).filter(|offset| *offset >= 0));
             }
         }
-        match partitions.iter().find(|partition| !found.contains_key(partition)) {
+        match partitions.iter().find(|partition| !found.contains_key(*partition)) {
             None => Ok(found),
             Some(lacking) => Err(again(format!("a broker says nothing of partition {lacking}"))),
         }

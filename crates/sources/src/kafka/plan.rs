@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use tributary_api::timeline::{
-    Begin, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, Relation, SourcePlan, Split, TableInfo, TopicSplit,
-    WindowReport,
+    Begin, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, Relation, SourcePlan, Split, TableInfo,
+    TopicSplit, WindowReport,
 };
 use tributary_types::pipeline::{FileFormat, TableType, TopicSource, UnknownColumns};
 use tributary_types::{Cursor, FileState, TopicOffsets, Zone};
@@ -53,8 +53,7 @@ pub(crate) async fn plan(
         Some(Cursor::Offsets(offsets)) => Some(offsets),
         _ => None,
     };
-    let question =
-        Question { topic: &topic.topic, begin: &request.begin, pinned, options: &topic.options };
+    let question = Question { topic: &topic.topic, begin: &request.begin, pinned, options: &topic.options };
     let window = decide(&question, &facts).map_err(|problem| planning.problem(problem))?;
     let look = planning.look(&described, &window, &facts).await?;
     let settled = planning.settle(&look)?;
@@ -206,13 +205,7 @@ impl Planning<'_> {
         Ok(look)
     }
 
-    async fn look_at(
-        &self,
-        described: &Topic,
-        partition: i32,
-        span: Range<i64>,
-        look: &mut Look,
-    ) -> Result<(), Error> {
+    async fn look_at(&self, described: &Topic, partition: i32, span: Range<i64>, look: &mut Look) -> Result<(), Error> {
         let mut offset = span.start;
         for _ in 0..LOOKS {
             if offset >= span.end {
@@ -287,10 +280,11 @@ impl Planning<'_> {
         let fixes_start = first && matches!(self.request.begin, Begin::Latest | Begin::Timestamp(_));
         let has_news = !planned.window.spans.is_empty() || !planned.window.lost.is_empty() || fixes_start;
         let wanted = self.request.views.changed;
-        let changed = planned.schema.as_ref().filter(|_| wanted).map(|(all, values)| Relation {
-            schema: Arc::clone(all),
-            splits: self.splits(&planned, *values),
-        });
+        let changed = planned
+            .schema
+            .as_ref()
+            .filter(|_| wanted)
+            .map(|(all, values)| Relation { schema: Arc::clone(all), splits: self.splits(&planned, *values) });
         let table = TableInfo {
             url: self.request.url.clone(),
             name: self.request.source.to_string(),

@@ -23,7 +23,13 @@ const EMPTY_ANSWERS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Opens the stream of a span's rows.
-pub(crate) fn read(log: Arc<dyn Log>, file: &FileSplit, split: &TopicSplit, request: ReadRequest, bytes: u64) -> Result<RowStream, Error> {
+pub(crate) fn read(
+    log: Arc<dyn Log>,
+    file: &FileSplit,
+    split: &TopicSplit,
+    request: ReadRequest,
+    bytes: u64,
+) -> Result<RowStream, Error> {
     let place = Place { source: file.source.clone(), url: request.split.url.clone() };
     let rows = Rows::new(
         place.clone(),
@@ -125,7 +131,9 @@ impl Reading {
                     false => Error::Brokers {
                         url: self.place.url.clone(),
                         doing: format!("reading partition {} from offset {offset}", self.split.partition),
-                        source: boxed_error(std::io::Error::other("the brokers hold answers back: too much is asked of them")),
+                        source: boxed_error(std::io::Error::other(
+                            "the brokers hold answers back: too much is asked of them",
+                        )),
                     },
                 });
             }

@@ -186,9 +186,13 @@ impl Rows {
             }
             Tombstones::Delete => {}
         }
-        let key = self.messages[number].key.clone().unwrap_or_default();
+        let key = self.messages[number].key.clone();
         let at = self.deleted.rows();
-        match self.append_key(&key) {
+        let problem = match &key {
+            Some(key) => self.append_key(key),
+            None => Some("it has neither a key nor a value, so nothing says what it deletes".to_string()),
+        };
+        match problem {
             None => {
                 self.tombs.deleted += 1;
                 self.rows.push(Row { from: 1, at, message: number });
@@ -221,7 +225,7 @@ impl Rows {
                     Ok((value @ (Value::Number(_) | Value::Bool(_)), end)) if !is_text && end == key.len() => value,
                     _ => Value::Text(Cow::Borrowed(text)),
                 };
-                fields.push((Cow::Borrowed(column), value));
+                fields.push((Cow::Borrowed(column.as_str()), value));
             }
             KeyFormat::Json => {
                 object = read(&padded, 0);
@@ -232,8 +236,8 @@ impl Rows {
                     return Some(format!("something follows the object in its key: {}", shown(key)));
                 }
                 for column in columns {
-                    match found.iter().find(|(name, _)| name.as_ref() == column) {
-                        Some((_, value)) => fields.push((Cow::Borrowed(column), value.clone())),
+                    match found.iter().find(|(name, _)| name.as_ref() == column.as_str()) {
+                        Some((_, value)) => fields.push((Cow::Borrowed(column.as_str()), value.clone())),
                         None => return Some(format!("its key has no field `{column}`: {}", shown(key))),
                     }
                 }
@@ -350,8 +354,7 @@ fn keys<'a>(messages: impl Iterator<Item = &'a Message>) -> Result<StringArray, 
 }
 
 fn headers<'a>(messages: impl Iterator<Item = &'a Message>) -> Result<ArrayRef, String> {
-    let names =
-        MapFieldNames { entry: "key_value".to_string(), key: "key".to_string(), value: "value".to_string() };
+    let names = MapFieldNames { entry: "key_value".to_string(), key: "key".to_string(), value: "value".to_string() };
     let mut maps = MapBuilder::new(Some(names), StringBuilder::new(), BinaryBuilder::new());
     for message in messages {
         for (name, value) in &message.headers {

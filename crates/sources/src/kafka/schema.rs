@@ -16,7 +16,10 @@ pub(crate) fn shown(values: &Schema, topic: &TopicSource) -> Result<SchemaRef, S
     let mut fields: Vec<Field> = values.fields().iter().map(|field| field.as_ref().clone()).collect();
     for column in &topic.options.metadata {
         if crate::schema::has(&fields, column.column()) {
-            return Err(format!("its messages have a field `{0}` themselves: take it out of `kafka.metadata`", column.column()));
+            return Err(format!(
+                "its messages have a field `{0}` themselves: take it out of `kafka.metadata`",
+                column.column()
+            ));
         }
         fields.push(Field::new(column.column(), type_of(*column), true));
     }
@@ -31,7 +34,10 @@ pub(crate) fn shown(values: &Schema, topic: &TopicSource) -> Result<SchemaRef, S
         }
         match values.field_with_name(IS_DELETED) {
             Ok(own) if own.data_type() != &DataType::Boolean => {
-                return Err(format!("field `{IS_DELETED}` of its messages is {}, and it marks deletes", own.data_type()));
+                return Err(format!(
+                    "field `{IS_DELETED}` of its messages is {}, and it marks deletes",
+                    own.data_type()
+                ));
             }
             Ok(_) => {}
             Err(_) => fields.push(Field::new(IS_DELETED, DataType::Boolean, true)),

@@ -148,7 +148,10 @@ async fn only_committed_transactions_are_read_and_an_open_one_ends_the_window() 
     assert_eq!(end(&first), "offsets:clicks,0:6,1:0");
     topic.broker.finish("clicks", 0, 9, true);
     let (rows, second) = topic.next(Some(&first)).await;
-    assert_eq!((rows.join(""), end(&second)), ("{\"id\":4}{\"id\":5}".to_string(), "offsets:clicks,0:9,1:0".to_string()));
+    assert_eq!(
+        (rows.join(""), end(&second)),
+        ("{\"id\":4}{\"id\":5}".to_string(), "offsets:clicks,0:9,1:0".to_string())
+    );
     topic.broker.transact("clicks", 1, 9, &["{\"id\":-2}"], false);
     let (rows, third) = topic.next(Some(&second)).await;
     assert_eq!((rows.len(), end(&third)), (0, "offsets:clicks,0:9,1:2".to_string()), "holes only, and left behind");
@@ -163,7 +166,10 @@ async fn reading_stops_at_the_end_where_compaction_left_nothing_before_it() {
     topic.broker.compact("clicks", 0, &[1, 2, 4], true);
     topic.broker.compact("clicks", 0, &[5], false);
     let (rows, first) = topic.next(None).await;
-    assert_eq!((rows.join(""), end(&first)), ("{\"id\":0}{\"id\":3}".to_string(), "offsets:clicks,0:6,1:0".to_string()));
+    assert_eq!(
+        (rows.join(""), end(&first)),
+        ("{\"id\":0}{\"id\":3}".to_string(), "offsets:clicks,0:6,1:0".to_string())
+    );
     topic.broker.send("clicks", 0, &["{\"id\":6}"]);
     topic.broker.compact("clicks", 0, &[5, 6], true);
     let (rows, second) = topic.next(Some(&first)).await;
@@ -187,7 +193,10 @@ async fn messages_that_are_gone_fail_the_plan_by_partition_or_are_passed_over_an
     let lenient = Topic::of(topic.broker.clone(), json!({"kafka": {"on_out_of_range": "earliest"}}));
     let (rows, second) = lenient.next(Some(&first)).await;
     assert_eq!(rows, ["{\"id\":5}", "{\"id\":6}", "{\"id\":7}"]);
-    assert_eq!((second.report.left_out_files, second.report.left_out.join("")), (2, "partition 0: offsets 1 to 2".to_string()));
+    assert_eq!(
+        (second.report.left_out_files, second.report.left_out.join("")),
+        (2, "partition 0: offsets 1 to 2".to_string())
+    );
 }
 
 #[tokio::test]
@@ -218,7 +227,10 @@ async fn a_topic_that_was_created_again_is_refused_by_name() {
     topic.broker.send("clicks", 0, &["{\"id\":10}", "{\"id\":11}", "{\"id\":12}"]);
     let refused = topic.plan(Some(&first)).await.unwrap_err();
     assert_eq!(refused.reason(), "TOPIC_RECREATED");
-    assert!(refused.to_string().contains("source `clicks`") && refused.to_string().contains("its identity"), "{refused}");
+    assert!(
+        refused.to_string().contains("source `clicks`") && refused.to_string().contains("its identity"),
+        "{refused}"
+    );
     let during = topic.read(&planned, None).await.unwrap_err();
     assert_eq!(during.reason(), "TOPIC_RECREATED", "{during}");
     topic.broker.delete("clicks");
@@ -309,8 +321,13 @@ async fn messages_without_a_value_fail_or_are_passed_over_where_no_key_is_known(
 #[tokio::test]
 async fn a_message_that_cannot_be_decoded_fails_with_its_place_or_is_kept_or_left_out() {
     let topic = Topic::new(json!({})).await;
-    topic.broker.send("clicks", 0, &["{\"id\":1}", "{\"id\":", "[1]", "{\"id\":\"x\"}", "{\"id\":5} {\"id\":6}", "", "{\"id\":7}"]);
-    let given = "{\"fields\": [{\"name\": \"id\", \"type\": {\"name\": \"int\", \"bitWidth\": 64, \"isSigned\": true}}]}";
+    topic.broker.send(
+        "clicks",
+        0,
+        &["{\"id\":1}", "{\"id\":", "[1]", "{\"id\":\"x\"}", "{\"id\":5} {\"id\":6}", "", "{\"id\":7}"],
+    );
+    let given =
+        "{\"fields\": [{\"name\": \"id\", \"type\": {\"name\": \"int\", \"bitWidth\": 64, \"isSigned\": true}}]}";
     let with = |json: Value| Topic::of(topic.broker.clone(), json!({"json": json, "kafka": {"schema": given}}));
     let strict = with(json!({}));
     let refused = strict.read(&strict.plan(None).await.unwrap(), None).await.unwrap_err();
@@ -333,8 +350,10 @@ async fn what_is_known_of_messages_is_a_column_where_it_is_asked_for() {
     let (rows, _) = topic.next(None).await;
     assert_eq!(
         rows,
-        ["{\"id\":1,\"_kafka_topic\":\"clicks\",\"_kafka_partition\":1,\"_kafka_timestamp\":\"2023-11-14T22:13:20.123Z\",\
-          \"_kafka_headers\":{\"trace\":\"01ff\"}}"]
+        [
+            "{\"id\":1,\"_kafka_topic\":\"clicks\",\"_kafka_partition\":1,\"_kafka_timestamp\":\"2023-11-14T22:13:20.123Z\",\
+          \"_kafka_headers\":{\"trace\":\"01ff\"}}"
+        ]
     );
 }
 

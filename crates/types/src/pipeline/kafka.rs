@@ -248,7 +248,6 @@ pub(super) fn problems(source: &Source) -> Vec<String> {
     }
     let options = &source.kafka;
     let brokers = source.brokers.as_deref().unwrap_or_default();
-    let is_address = |text: &str| text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port));
     match brokers.split(',').map(str::trim).find(|text| !is_address(text)) {
         Some("") => refuse("it has no `brokers`: give them as `host:port`, separated by commas".to_string()),
         Some(bad) => refuse(format!("`brokers`: `{bad}` is no `host:port`")),
@@ -257,7 +256,9 @@ pub(super) fn problems(source: &Source) -> Vec<String> {
     match source.topic.as_deref() {
         None => refuse("it has no `topic`".to_string()),
         Some(topic) if !is_topic_name(topic) => {
-            refuse(format!("`topic = \"{topic}\"` is no name of a topic: letters, digits, `.`, `_` and `-` are allowed"));
+            refuse(format!(
+                "`topic = \"{topic}\"` is no name of a topic: letters, digits, `.`, `_` and `-` are allowed"
+            ));
         }
         Some(_) => {}
     }
@@ -290,8 +291,9 @@ pub(super) fn problems(source: &Source) -> Vec<String> {
     problems
 }
 
-fn is_port(text: &str) -> bool {
-    text.parse::<u16>().is_ok_and(|port| port > 0)
+fn is_address(text: &str) -> bool {
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port))
 }
 
 fn options_problems(source: &Source, options: &KafkaOptions) -> Vec<String> {
@@ -310,7 +312,10 @@ fn options_problems(source: &Source, options: &KafkaOptions) -> Vec<String> {
         refuse("both `kafka.schema` and `kafka.schema_file` are given: give one".to_string());
     }
     if options.key_format == KeyFormat::Text && options.key_columns.len() > 1 {
-        refuse("`kafka.key_columns` names several columns: a key of text is one; set `kafka.key_format = \"json\"`".to_string());
+        refuse(
+            "`kafka.key_columns` names several columns: a key of text is one; set `kafka.key_format = \"json\"`"
+                .to_string(),
+        );
     }
     if source.tombstones == Some(Tombstones::Delete) && options.key_columns.is_empty() {
         refuse(
@@ -369,9 +374,9 @@ mod tests {
             (serde_json::json!({"kafka": {"key_columns": ["a", "b"]}}), "`kafka.key_format = \"json\"`"),
             (serde_json::json!({"kafka": {"max_events": 0}}), "`kafka.max_events`"),
             (serde_json::json!({"kafka": {"metadata": ["key", "key"]}}), "twice"),
-            (serde_json::json!({"kafka": {"security_protocol": "SASL_SSL"}}), "`SASL_SSL"),
+            (serde_json::json!({"kafka": {"security_protocol": "SASL_SSL"}}), "SASL_SSL"),
         ] {
-            let problems = problems(&source(more.clone())).join("\n").replace("\"SASL", "`SASL");
+            let problems = problems(&source(more.clone())).join("\n");
             assert!(problems.contains(part), "{part} not in {problems} of {more}");
         }
     }
@@ -384,10 +389,14 @@ mod tests {
 
     #[test]
     fn the_keys_of_a_topic_mean_nothing_to_a_table() {
-        let table: Source =
-            serde_json::from_value(serde_json::json!({"name": "t", "path": "/t", "topic": "x", "kafka": {"lines": true}}))
-                .unwrap();
+        let table: Source = serde_json::from_value(
+            serde_json::json!({"name": "t", "path": "/t", "topic": "x", "kafka": {"lines": true}}),
+        )
+        .unwrap();
         let problems = problems(&table);
-        assert!(problems.len() == 2 && problems[0].contains("`topic` means nothing to `kind = \"hudi\"`"), "{problems:?}");
+        assert!(
+            problems.len() == 2 && problems[0].contains("`topic` means nothing to `kind = \"hudi\"`"),
+            "{problems:?}"
+        );
     }
 }

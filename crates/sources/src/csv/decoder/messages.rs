@@ -17,7 +17,8 @@ impl CsvDecoder {
         loop {
             if self.rows.len() > before && !lines && self.at < self.buf.len() {
                 let row = before as u32;
-                self.bad.push((row, "it has more than one line; set `kafka.lines = true` if that is meant".to_string()));
+                self.bad
+                    .push((row, "it has more than one line; set `kafka.lines = true` if that is meant".to_string()));
                 break;
             }
             let known = self.fields.len();
