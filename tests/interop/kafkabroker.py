@@ -11,8 +11,8 @@ import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 PROPERTIES = """
 process.roles=broker,controller
@@ -148,6 +148,22 @@ class KafkaBroker:
             producer.commit_transaction(60)
         elif transaction:
             producer.abort_transaction(60)
+        if transaction:
+            self._settle(topic)
+
+    def _settle(self, topic):
+        """Waits for the markers of transactions: they are written after the client was answered."""
+        partitions = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
+        asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
+        until = time.monotonic() + 60
+
+        def ends(level):
+            found = self.admin.list_offsets(asked, isolation_level=level)
+            return sorted((place.partition, future.result(60).offset) for place, future in found.items())
+
+        while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
+            if time.monotonic() > until:
+                raise AssertionError(f"a transaction of {topic} stays open")
 
 
 def _done(futures):

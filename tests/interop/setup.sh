@@ -103,6 +103,9 @@ prepare_kafka() {
   <groupId>tributary</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>
     <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$KAFKA_VERSION</version></dependency>
+    <!-- The broker's own choice, which its artifact leaves to whoever runs it. -->
+    <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-core</artifactId><version>2.24.3</version></dependency>
+    <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.24.3</version></dependency>
   </dependencies>
 </project>
 POM

@@ -286,9 +286,9 @@ impl Rows {
     }
 
     fn assemble(&mut self, values: &RecordBatch, keep: Option<BooleanArray>) -> Result<RecordBatch, String> {
-        let (deleted, _, _) = self.deleted.finish()?;
         let in_order: Vec<(usize, usize)> = self.rows.iter().map(|row| (row.from, row.at)).collect();
         let mixed = self.rows.iter().any(|row| row.from == 1);
+        let deleted = if mixed { self.deleted.finish()?.0 } else { Vec::new() };
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.wanted.len());
         for at in &self.wanted {
             columns.push(match self.delivered.binary_search(at) {
