@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{ApiVersionsRequest, RequestHeader, ResponseHeader};
-use kafka_protocol::protocol::{
-    Decodable, Encodable, HeaderVersion, Request, StrBytes, encode_request_header_into_buffer,
-};
+use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes, encode_request_header_into_buffer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
