@@ -28,8 +28,17 @@ pub const UNKNOWN_FIELDS: &str = "tributary_sources_unknown_fields_total";
 /// Keys that an object of JSON had twice.
 pub const DUPLICATE_KEYS: &str = "tributary_sources_duplicate_keys_total";
 
+/// Offsets of a topic after the window's end.
+pub const LAG_MESSAGES: &str = "tributary_sources_lag_messages";
+/// Offsets of a topic in the window: as many messages at most.
+pub const WINDOW_MESSAGES: &str = "tributary_sources_window_messages";
+/// Offsets of a topic that were gone before they were read, and were passed over.
+pub const LOST_MESSAGES: &str = "tributary_sources_lost_messages_total";
+/// Messages without a value, with the label `outcome`: `deleted` or `ignored`.
+pub const TOMBSTONES: &str = "tributary_sources_tombstones_total";
+
 /// Name and help text of every metric of this role.
-pub const HELP: [(&str, &str); 11] = [
+pub const HELP: [(&str, &str); 15] = [
     (LAG_FILES, "Files after the window's end"),
     (LAG_SECONDS, "Seconds between the window's end and the newest file"),
     (LISTED_FILES, "Files that the last listing saw"),
@@ -41,6 +50,10 @@ pub const HELP: [(&str, &str); 11] = [
     (DROPPED_RECORDS, "Records that were no good and left out"),
     (UNKNOWN_FIELDS, "Fields that the schema has no place for"),
     (DUPLICATE_KEYS, "Keys that an object of JSON had twice"),
+    (LAG_MESSAGES, "Offsets of a topic after the window's end"),
+    (WINDOW_MESSAGES, "Offsets of a topic in the window planned last"),
+    (LOST_MESSAGES, "Offsets of a topic that were gone before they were read, and passed over"),
+    (TOMBSTONES, "Messages without a value, by outcome"),
 ];
 
 pub(crate) fn record_plan(plan: &SourcePlan, listed: usize, late_files: u64) {
@@ -58,6 +71,22 @@ pub(crate) fn record_plan(plan: &SourcePlan, listed: usize, late_files: u64) {
     late("left_out", plan.report.left_out_files);
     // At zero: else the first bad record would make a series instead of raising one, which no alert sees.
     record_tally(&source, &Tally::default());
+}
+
+/// Records the plan of a topic.
+pub(crate) fn record_topic(plan: &SourcePlan) {
+    let source = plan.source.to_string();
+    metrics::gauge!(LAG_MESSAGES, "source" => source.clone()).set(plan.report.lag_instants as f64);
+    metrics::gauge!(WINDOW_MESSAGES, "source" => source.clone()).set(plan.report.instants as f64);
+    metrics::counter!(LOST_MESSAGES, "source" => source).increment(plan.report.left_out_files);
+}
+
+pub(crate) fn record_tombstones(source: &str, deleted: u64, ignored: u64) {
+    let count = |outcome: &'static str, value: u64| {
+        metrics::counter!(TOMBSTONES, "source" => source.to_string(), "outcome" => outcome).increment(value);
+    };
+    count("deleted", deleted);
+    count("ignored", ignored);
 }
 
 pub(crate) fn record_failure(source: &str, reason: &'static str) {
