@@ -49,7 +49,7 @@ impl Watched {
     async fn plan(&self, pipeline: &Pipeline) -> PlannedBatch {
         let before = self.state(pipeline).await;
         self.recording.take();
-        let planned = self.roles.coordinator.plan_batch(pipeline.clone()).await.unwrap();
+        let planned = self.roles.coordinator.plan_batch(pipeline.clone(), Vec::new()).await.unwrap();
         let operations = self.recording.take();
         assert!(operations.iter().any(|operation| operation.does == Does::List), "the stores are recorded");
         let wrong: Vec<_> = operations.iter().filter(|o| o.does == Does::Change || o.reads_data()).collect();

@@ -87,7 +87,13 @@ fn take(scan: &FileScan, group: &RowGroupMetaData, found: &SchemaRef) -> Take {
     }
     match &scan.instants {
         None => Take::EveryRow,
-        Some(instants) => take_by_commit_time(text_range(group, COMMIT_TIME), no_nulls(group, COMMIT_TIME), instants),
+        Some(instants) => {
+            let (range, no_nulls) = (text_range(group, COMMIT_TIME), no_nulls(group, COMMIT_TIME));
+            match scan.all_but {
+                true => take_unless_commit_time(range, no_nulls, instants),
+                false => take_by_commit_time(range, no_nulls, instants),
+            }
+        }
     }
 }
 
@@ -100,6 +106,15 @@ fn take_by_commit_time(range: Option<(String, String)>, no_nulls: bool, instants
         // A bound that is an instant in full is no shortened one.
         Some(time) if no_nulls && min == max && time == min => Take::EveryRow,
         Some(_) => Take::SomeRows,
+    }
+}
+
+/// The same where rows of these instants are the ones left out.
+fn take_unless_commit_time(range: Option<(String, String)>, no_nulls: bool, instants: &[InstantTime]) -> Take {
+    match take_by_commit_time(range, no_nulls, instants) {
+        Take::Nothing => Take::EveryRow,
+        Take::EveryRow => Take::Nothing,
+        Take::SomeRows => Take::SomeRows,
     }
 }
 

@@ -202,6 +202,7 @@ impl Bench {
                 bytes: self.split_bytes,
                 logs: None,
                 instants: None,
+                all_but: false,
                 file: None,
             });
         }

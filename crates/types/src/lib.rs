@@ -15,6 +15,7 @@ mod instant;
 mod memory;
 mod names;
 mod outcome;
+mod overrides;
 pub mod pipeline;
 
 pub use checkpoint::{
@@ -30,3 +31,4 @@ pub use instant::{InstantError, InstantTime, Zone};
 pub use memory::{MemoryBudget, MemoryExceeded, Reservation};
 pub use names::{BatchName, NameError, PipelineName, RequestId, SourceName};
 pub use outcome::{Outcome, Stage};
+pub use overrides::{Override, OverrideError, OverrideTo};

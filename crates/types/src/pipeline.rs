@@ -5,18 +5,18 @@
 //! is checked when the pipeline is planned.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cursor::Cursor;
-use crate::instant::InstantTime;
 use crate::names::{PipelineName, SourceName};
 
 mod files;
 mod policies;
 mod services;
+mod start;
+mod transforms;
 mod units;
 
 pub use files::{
@@ -25,6 +25,8 @@ pub use files::{
 };
 pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
 pub use services::Services;
+pub use start::Start;
+pub use transforms::{Flatten, Transform};
 pub use units::{ByteSize, Span};
 
 /// A whole pipeline.
@@ -40,10 +42,13 @@ pub struct Pipeline {
     /// source's table lies elsewhere than it did then.
     #[serde(default)]
     pub accept_binding_change: bool,
+    /// Go on, once, from the checkpoint that a Hudi Streamer job of one source left in the target.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub adopt_legacy_checkpoint: bool,
     /// The tables that are read, in order.
     #[serde(default, rename = "source")]
     pub sources: Vec<Source>,
-    /// The SQL that merges them. Absent: the rows of the one source pass through.
+    /// The steps that merge them, each over the result of the one before. None: the rows of the one source pass through.
     #[serde(default, rename = "transform", skip_serializing_if = "Vec::is_empty")]
     pub transforms: Vec<Transform>,
     /// The table that is written.
@@ -70,6 +75,9 @@ pub enum Consistency {
 pub struct Source {
     /// Name in SQL (`<SRC:name>`) and in the cursors.
     pub name: SourceName,
+    /// What it was called before: its cursor is taken over, once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed_from: Option<SourceName>,
     /// Kind of source.
     #[serde(default)]
     pub kind: SourceKind,
@@ -180,63 +188,6 @@ pub enum ReadMode {
     Snapshot,
 }
 
-/// Where a source starts when the target knows no cursor of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Start {
-    /// Deliver the newest commit and nothing before it.
-    Latest,
-    /// Deliver every commit that is still on the timeline, and refuse if any is not.
-    Earliest,
-    /// Deliver the whole table.
-    Snapshot,
-    /// Deliver what came after this cursor.
-    At(Cursor),
-    /// Refuse: a cursor must exist.
-    Fail,
-}
-
-impl fmt::Display for Start {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Start::Latest => f.write_str("latest"),
-            Start::Earliest => f.write_str("earliest"),
-            Start::Snapshot => f.write_str("snapshot"),
-            Start::At(cursor) => cursor.fmt(f),
-            Start::Fail => f.write_str("fail"),
-        }
-    }
-}
-
-impl TryFrom<String> for Start {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        match text.as_str() {
-            "latest" => Ok(Start::Latest),
-            "earliest" => Ok(Start::Earliest),
-            "snapshot" => Ok(Start::Snapshot),
-            "fail" => Ok(Start::Fail),
-            // A bare instant is a completion time, the clock of all table versions but 6.
-            other => match other.parse::<InstantTime>() {
-                Ok(instant) => Ok(Start::At(Cursor::Completed(instant))),
-                Err(_) => other.parse::<Cursor>().map(Start::At).map_err(|_| {
-                    format!(
-                        "`start = \"{other}\"` is none of latest, earliest, snapshot, fail, an instant, \
-                         `completed:<instant>`, `requested:<instant>` or `file:<position>`"
-                    )
-                }),
-            },
-        }
-    }
-}
-
-impl From<Start> for String {
-    fn from(start: Start) -> Self {
-        start.to_string()
-    }
-}
-
 /// What to do when no placeholder uses a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -246,18 +197,6 @@ pub enum OnUnused {
     Fail,
     /// Let the cursor move all the same.
     Allow,
-}
-
-/// One step of the merge.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Transform {
-    /// The SQL text itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sql: Option<String>,
-    /// A file that holds it, relative to the pipeline file. Whoever loads the pipeline reads it into `sql`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sql_file: Option<String>,
 }
 
 /// The target.
@@ -436,7 +375,7 @@ impl Pipeline {
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         self.check_sources(&mut problems);
-        self.check_transforms(&mut problems);
+        problems.extend(transforms::problems(self));
         self.check_target(&mut problems);
         if self.limits.memory.0 < 64 << 20 {
             problems.push(format!("`limits.memory` is {}: at least 64MiB are needed", self.limits.memory));
@@ -481,6 +420,15 @@ impl Pipeline {
                     source.name
                 ));
             }
+            if let Some(old) = &source.renamed_from
+                && self.sources.iter().any(|other| &other.name == old || other.name != source.name && other.renamed_from.as_ref() == Some(old))
+            {
+                problems.push(format!(
+                    "source `{}`: `renamed_from = \"{old}\"` is the name, or the former name, of another source of the \
+                     pipeline, or its own: a cursor goes to one source",
+                    source.name
+                ));
+            }
             let Source { name, kind, files, csv, json, .. } = source;
             problems.extend(files::problems(name.as_str(), *kind, files, csv, json));
             if let Some(Start::At(cursor)) = &source.start
@@ -490,27 +438,6 @@ impl Pipeline {
                     "source `{name}`: `start = \"{cursor}\"` is no place in a source of `kind = \"{}\"`",
                     kind.as_str()
                 ));
-            }
-        }
-    }
-
-    fn check_transforms(&self, problems: &mut Vec<String>) {
-        if self.sources.len() > 1 && self.transforms.is_empty() {
-            problems.push(format!(
-                "{} sources and no SQL: add a `[[transform]]` with `sql` or `sql_file` that merges them",
-                self.sources.len()
-            ));
-        }
-        if self.transforms.len() > 1 {
-            problems.push("more than one `[[transform]]` is given: one step is supported".to_string());
-        }
-        for transform in &self.transforms {
-            match (&transform.sql, &transform.sql_file) {
-                (Some(_), Some(_)) => {
-                    problems.push("a `[[transform]]` has both `sql` and `sql_file`: give one".to_string());
-                }
-                (None, None) => problems.push("a `[[transform]]` has neither `sql` nor `sql_file`".to_string()),
-                _ => {}
             }
         }
     }
@@ -653,13 +580,6 @@ mod tests {
         pipeline.sources[0].name = SourceName::new("db.orders").unwrap();
         pipeline.sources[1].name = SourceName::new("db_orders").unwrap();
         assert!(pipeline.validate()[0].contains("fold to one properties key `db_orders`"));
-    }
-
-    #[test]
-    fn a_start_is_a_policy_or_a_cursor() {
-        let at = Start::try_from("20250606182826197".to_string()).unwrap();
-        assert_eq!(at.to_string(), "completed:20250606182826197");
-        assert!(Start::try_from("newest".to_string()).unwrap_err().contains("none of latest"));
     }
 
     #[test]

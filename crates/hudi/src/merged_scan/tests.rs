@@ -89,6 +89,7 @@ impl Slice {
                 projection: Some(vec![2]),
                 constants: BTreeMap::new(),
                 instants: None,
+                all_but: false,
                 prune: None,
                 batch_rows: 100,
                 memory: MemoryBudget::new(1 << 30),

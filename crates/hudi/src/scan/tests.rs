@@ -50,6 +50,7 @@ fn scan(fields: Vec<Field>) -> FileScan {
         projection: None,
         constants: BTreeMap::new(),
         instants: None,
+        all_but: false,
         prune: None,
         batch_rows: 100,
         memory: MemoryBudget::new(1 << 20),

@@ -12,7 +12,7 @@ use tributary_api::predicate::{Literal, Op, Predicate};
 use tributary_api::timeline::{
     Begin, Blocks, FileSplit, FilesRequest, InstantFact, LogFile, Logs, Relation, Split, Views, WindowReport,
 };
-use tributary_types::pipeline::{CsvOptions, FileFormat, FileOptions, FileSource, OnHole, OnLate, TableType};
+use tributary_types::pipeline::{CsvOptions, FileFormat, FileOptions, FileSource, OnHole, OnLate, OnStale, TableType};
 use tributary_types::{Code, Cursor, Fault, FileState, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
 use super::*;
@@ -85,6 +85,7 @@ fn split(file: &str, instants: Option<&Arc<Vec<InstantTime>>>) -> Split {
         bytes: 7,
         logs: None,
         instants: instants.cloned(),
+        all_but: file == "all-but",
         file: None,
     }
 }
@@ -204,9 +205,11 @@ fn plan_request(begin: Begin) -> PlanRequest {
         num_instants: usize::MAX,
         ceiling_millis: Some(-1),
         pinned_end: Some(completed("20250606182826198")),
+        by_hand: true,
         fingerprint: Some(String::new()),
         recent: vec![instant("20250606182826197")],
         on_late: OnLate::Deliver,
+        on_stale: OnStale::Snapshot,
         on_hole: OnHole::Fail,
         views: Views { changed: true, end: false, begin: true },
         meta_columns: true,
@@ -216,6 +219,7 @@ fn plan_request(begin: Begin) -> PlanRequest {
             source: FileSource { files: FileOptions::default(), format: FileFormat::Parquet },
             state: Some(file_state()),
             pinned: Some(vec!["a,b.parquet".to_string()]),
+            moved: true,
         })),
     }
 }
