@@ -262,7 +262,10 @@ pub(crate) fn plan_request(source: &Source, mut views: Views, standing: &Standin
     let known = entry.filter(|_| moved.is_none());
     let begin = match moved {
         Some(moved) => moved.begin.clone(),
-        None => begin_of(source, stored)?,
+        None => match (begin_of(source, stored), standing.first_start()) {
+            (Err(Error::NoStart { .. }), Some(begin)) => begin,
+            (begin, _) => begin?,
+        },
     };
     let lookup = source.read == ReadMode::Snapshot;
     if lookup {

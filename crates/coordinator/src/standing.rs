@@ -12,7 +12,7 @@ use tributary_types::{
     Checkpoint, Cursor, FLAT_KEY_V2, FilePosition, InstantTime, Override, OverrideTo, SourceName, parse_flat_form,
 };
 
-use crate::decide::check_cursors;
+use crate::decide::{begin_at, check_cursors};
 use crate::overrides::{Chosen, Move, choose};
 use crate::service::Roles;
 
@@ -23,6 +23,8 @@ pub(crate) struct Standing {
     chosen: Chosen,
     /// Names that sources had in the newest commit.
     former: BTreeMap<SourceName, SourceName>,
+    /// Where sources without a start begin, before the first commit.
+    first_start: Option<Start>,
 }
 
 impl Standing {
@@ -44,6 +46,11 @@ impl Standing {
     #[cfg(test)]
     pub(crate) fn of(instant: &InstantTime, checkpoint: &Checkpoint) -> Self {
         Standing { newest: Some((instant.clone(), checkpoint.clone())), ..Standing::default() }
+    }
+
+    /// Where a source without a cursor and without a start begins.
+    pub(crate) fn first_start(&self) -> Option<Begin> {
+        self.first_start.as_ref().and_then(begin_at)
     }
 
     /// The name that a source had in the newest commit.
@@ -94,6 +101,7 @@ fn begin_with(pipeline: &Pipeline, resolved: &Resolved, overrides: &[Override]) 
         chosen: Chosen::default(),
         newest: newest.map(|commit| (commit.instant.clone(), commit.checkpoint.clone())),
         former: BTreeMap::new(),
+        first_start: pipeline.first_start.clone().filter(|_| newest.is_none()),
     };
     standing.rename(pipeline);
     standing.chosen = choose(pipeline, overrides, standing.checkpoint())?;

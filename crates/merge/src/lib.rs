@@ -36,6 +36,7 @@ mod scan;
 mod script;
 mod service;
 mod settings;
+mod steps;
 
 #[cfg(test)]
 mod fixtures;

@@ -45,6 +45,9 @@ pub struct Pipeline {
     /// Go on, once, from the checkpoint that a Hudi Streamer job of one source left in the target.
     #[serde(default, skip_serializing_if = "is_default")]
     pub adopt_legacy_checkpoint: bool,
+    /// Where sources without a `start` begin in the very first batch of all. One that is added later must have a `start`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_start: Option<Start>,
     /// The tables that are read, in order.
     #[serde(default, rename = "source")]
     pub sources: Vec<Source>,

@@ -99,6 +99,15 @@ fn a_source_that_is_back_goes_on_where_it_was_only_if_the_pipeline_says_so() {
 }
 
 #[test]
+fn a_first_start_is_for_the_first_batch_of_all_only() {
+    let mut both = pipeline(serde_json::json!([{"name": "a", "path": "/a"}, {"name": "b", "path": "/b"}]));
+    both.first_start = Some(Start::Latest);
+    let never = Resolved { newest: None, ..resolved(&[]) };
+    assert_eq!(begin_with(&both, &never, &[]).unwrap().first_start(), Some(Begin::Latest));
+    assert_eq!(begin_with(&both, &resolved(&[("a", 1)]), &[]).unwrap().first_start(), None, "b was added");
+}
+
+#[test]
 fn an_override_heals_a_malformed_entry() {
     let pipeline = pipeline(serde_json::json!([{"name": "a", "path": "/a", "start": "snapshot"}]));
     let text = resolved(&[("a", 1)]).newest.unwrap().checkpoint.to_json().replacen("completed:", "completed-", 1);

@@ -97,6 +97,7 @@ pub(crate) fn pipeline() -> Pipeline {
         consistency: Consistency::Aligned,
         accept_binding_change: true,
         adopt_legacy_checkpoint: true,
+        first_start: Some(Start::Latest),
         sources,
         transforms: vec![
             Transform { sql: Some("SELECT 1".to_string()), ..Transform::default() },

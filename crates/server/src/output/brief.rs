@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use tributary_api::coordinator::{BatchStatus, SourceStatus};
 use tributary_types::{Cursor, Outcome, Stage};
 
+use super::cursors::override_line;
 use super::size;
 
 /// Prints a batch in a few lines of at most a hundred columns, error messages aside.
@@ -20,6 +21,9 @@ fn brief(status: &BatchStatus) -> String {
     let _ = writeln!(text, "outcome  {outcome}  {}", status.name);
     if let Some(error) = &status.error {
         let _ = writeln!(text, "  error   {} [{}]", error.message, error.reason);
+    }
+    for wanted in &status.overrides {
+        let _ = writeln!(text, "  {}", override_line(wanted, status.outcome));
     }
     if status.outcome == Some(Outcome::NoNewData) {
         let ends = status.sources.iter().map(at);
