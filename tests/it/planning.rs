@@ -129,6 +129,24 @@ async fn a_plan_reads_no_data_file_where_a_batch_looks_into_those_of_a_clusterin
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_whether_a_cursor_can_be_set_reads_no_data_file_and_changes_nothing() {
+    for watched in [Watched::new(), Watched::over_grpc()] {
+        let lake = Lake::demo(2);
+        let pipeline = enriched(&lake);
+        assert_eq!(run(&watched.roles, &pipeline, "r1").await.outcome, Some(Outcome::Committed));
+        let before = watched.state(&pipeline).await;
+        watched.recording.take();
+        let wanted = vec!["orders=earliest".parse().unwrap()];
+        let found = watched.roles.coordinator.check_overrides(pipeline.clone(), wanted).await.unwrap();
+        assert_eq!((found.len(), &found[0].applied_by), (1, &None));
+        let operations = watched.recording.take();
+        let wrong: Vec<_> = operations.iter().filter(|o| o.does == Does::Change || o.reads_data()).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert_eq!(watched.state(&pipeline).await, before);
+    }
+}
+
 const FILE: &str = r#"
 name = "orders_enriched"
 [[source]]

@@ -215,6 +215,18 @@ mod tests {
     }
 
     #[test]
+    fn a_row_group_of_one_instant_that_is_not_wanted_is_left_out() {
+        let unless = |min: &str, max: &str, nulls: bool| {
+            let instants: Vec<InstantTime> = [T2].iter().map(|time| time.parse().unwrap()).collect();
+            take_unless_commit_time(Some((min.to_string(), max.to_string())), !nulls, &instants)
+        };
+        assert_eq!(unless(T2, T2, false), Take::Nothing);
+        assert_eq!(unless(T2, T2, true), Take::SomeRows, "a row without a time is of no instant that was read");
+        assert_eq!(unless(T3, T3, true), Take::EveryRow);
+        assert_eq!(unless(T1, T3, false), Take::SomeRows);
+    }
+
+    #[test]
     fn a_row_group_without_a_wanted_instant_is_left_out() {
         assert_eq!(take_range(T1, T1, &[T2, T3]), Take::Nothing);
         assert_eq!(take_range(T2, T2, &[T1, T3]), Take::Nothing);

@@ -2,6 +2,7 @@
 //! Real tables, written by Spark, against what Spark reads in them.
 
 mod costs;
+mod gaps;
 mod json;
 mod left_out;
 mod merge_on_read;

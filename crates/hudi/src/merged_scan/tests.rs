@@ -115,6 +115,12 @@ impl Slice {
         self
     }
 
+    fn written_by_all_but(self, seconds: &[u32]) -> Self {
+        let mut slice = self.written_by(seconds);
+        slice.scan.all_but = true;
+        slice
+    }
+
     async fn try_values(&self) -> Result<Vec<i64>> {
         let stream = open_slice(&self.storage, self.scan.clone(), self.logs.clone()).await?;
         let batches: Vec<RecordBatch> = stream.try_collect().await?;
@@ -154,6 +160,10 @@ async fn rows_are_chosen_by_commit_time_after_they_were_merged() {
     assert_eq!(slice.values().await, [12, 20, 30, 41]);
     let slice = Slice::new(&base, &logs).await.by_commit_time().written_by(&[2]);
     assert_eq!(slice.values().await, [21]);
+    let slice = Slice::new(&base, &logs).await.written_by_all_but(&[1]);
+    assert_eq!(slice.values().await, [12, 41]);
+    let slice = Slice::new(&base, &logs).await.by_commit_time().written_by_all_but(&[2, 9]);
+    assert_eq!(slice.values().await, [12, 30, 41]);
 }
 
 struct KeepsNothing;

@@ -12,7 +12,7 @@ impl Decision<'_> {
         let kind = cursor.kind();
         let of_kind = |requested: &InstantTime, completed: Option<&InstantTime>| match kind {
             CursorKind::Requested => Some(requested.clone()),
-            CursorKind::Completed | CursorKind::File => completed.cloned(),
+            _ => completed.cloned(),
         };
         let active = self.facts.writes.iter().map(|write| of_kind(&write.requested, Some(&write.completed)));
         let archived = self.facts.archived.iter().map(|it| of_kind(&it.requested, it.completed.as_ref()));
@@ -21,7 +21,7 @@ impl Decision<'_> {
         let after = all.iter().filter(|at| cursor.instant().is_some_and(|set| *at > set)).min();
         let shown = |at: &InstantTime| match kind {
             CursorKind::Requested => Cursor::Requested(at.clone()).to_string(),
-            CursorKind::Completed | CursorKind::File => Cursor::Completed(at.clone()).to_string(),
+            _ => Cursor::Completed(at.clone()).to_string(),
         };
         let nearest = match (before.map(shown), after.map(shown)) {
             (Some(before), Some(after)) => {
