@@ -61,7 +61,8 @@ async fn a_java_job_over_two_tables_runs_from_its_properties_and_begins_with_the
     let sql = "SELECT id, value FROM <SRC_0> UNION ALL SELECT id, value FROM <SRC_1>;";
     std::fs::write(lake.dir().join("merge.sql"), sql).unwrap();
     let (props, out) = (lake.path("job.properties"), lake.path("out"));
-    let job = ["run", "--props", &props, "--target-base-path", &out, "--target-table", "merged", "--op", "UPSERT", "--brief"];
+    let job =
+        ["run", "--props", &props, "--target-base-path", &out, "--target-table", "merged", "--op", "UPSERT", "--brief"];
     let first = tributary(&job);
     assert_eq!(first.code, 0, "{first:?}");
     assert!(first.stderr.contains("`hoodie.index.type` is not used by Tributary"), "{first:?}");

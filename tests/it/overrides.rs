@@ -12,8 +12,8 @@ use tributary_types::{Checkpoint, Cursor, Outcome, Override, PipelineName, Sourc
 
 use crate::process::tributary;
 use crate::support::{
-    Lake, assert_sound, checkpoints, open, open_value_table, pipeline, request_of, roles, rows, run,
-    value_table, values,
+    Lake, assert_sound, checkpoints, open, open_value_table, pipeline, request_of, roles, rows, run, value_table,
+    values,
 };
 
 /// The rows of two tables, one below the other.
@@ -377,7 +377,10 @@ async fn the_command_line_gets_sets_resets_and_says_what_was_applied_before() {
     let data = lake.path("data");
     assert_eq!(tributary(&["run", "--pipeline", &file, "--data-dir", &data]).code, 0);
     let history = tributary(&["cursors", "history", "--pipeline", &file, "--data-dir", &data]);
-    assert!(history.stdout.contains("b: start -> ") && history.stdout.contains("asked by tributary run"), "{history:?}");
+    assert!(
+        history.stdout.contains("b: start -> ") && history.stdout.contains("asked by tributary run"),
+        "{history:?}"
+    );
 }
 
 fn toml_of(lake: &Lake) -> String {

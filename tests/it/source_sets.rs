@@ -99,7 +99,8 @@ async fn a_source_that_was_left_out_and_is_back_is_found_in_older_commits_archiv
         add(&lake, "b", "b2").await;
         // It is known, so it is never taken for one that was never read.
         let refused = run(&roles(), &both(), "r3").await;
-        let parts = ["source `b`", first.instant.as_ref().unwrap().as_str(), "start = \"resume\"", "--override b=start"];
+        let parts =
+            ["source `b`", first.instant.as_ref().unwrap().as_str(), "start = \"resume\"", "--override b=start"];
         assert_says(&refused, "CURSOR_KNOWN_BEFORE", &parts);
         let resumed = run(&roles(), &job(&lake, &[("a", snapshot()), ("b", json!({"start": "resume"}))]), "r4").await;
         committed(&resumed);
@@ -123,7 +124,8 @@ async fn resuming_what_no_commit_knows_is_refused() {
 async fn a_renamed_source_takes_its_cursor_with_it_once() {
     let lake = lake_of(&["a", "b"]).await;
     let by_position = |mut job: Pipeline| {
-        job.transforms[0].sql = Some("SELECT id, value FROM <SRC_0> UNION ALL SELECT id, value FROM <SRC_1>".to_string());
+        job.transforms[0].sql =
+            Some("SELECT id, value FROM <SRC_0> UNION ALL SELECT id, value FROM <SRC_1>".to_string());
         job
     };
     let snapshot = || json!({"start": "snapshot"});

@@ -93,11 +93,12 @@ impl Service {
 
     /// Reads the target, and says what the local record should be.
     async fn look(&self, pipeline: &PipelineName, target: &str) -> Result<(Resolved, Known), Error> {
-        let Read { commits, shared, restores, .. } = self.read_target(pipeline, target, false).await.inspect_err(|error| {
-            if matches!(error, Error::Checkpoint(_)) {
-                ::metrics::counter!(metrics::MALFORMED).increment(1);
-            }
-        })?;
+        let Read { commits, shared, restores, .. } =
+            self.read_target(pipeline, target, false).await.inspect_err(|error| {
+                if matches!(error, Error::Checkpoint(_)) {
+                    ::metrics::counter!(metrics::MALFORMED).increment(1);
+                }
+            })?;
         let newest = newest(pipeline, target, commits)?;
         for (source, entry) in newest.iter().flat_map(|commit| &commit.checkpoint.malformed) {
             ::metrics::counter!(metrics::MALFORMED).increment(1);
@@ -332,7 +333,8 @@ fn legacy_in(instant: &InstantTime, metadata: &CommitMetadata) -> Option<Option<
         return Some(None);
     }
     // The second one first, as Hudi Streamer does; an empty text is no checkpoint.
-    let key = [FLAT_KEY_V2, FLAT_KEY].into_iter().find(|key| metadata.extra.get(*key).is_some_and(|v| !v.is_empty()))?;
+    let key =
+        [FLAT_KEY_V2, FLAT_KEY].into_iter().find(|key| metadata.extra.get(*key).is_some_and(|v| !v.is_empty()))?;
     let value = metadata.extra.get(key).cloned().unwrap_or_default();
     Some(Some(LegacyCheckpoint { instant: instant.clone(), key: key.to_string(), value }))
 }
@@ -404,7 +406,8 @@ mod tests {
 
     #[test]
     fn a_checkpoint_of_another_program_counts_only_where_no_cursors_of_ours_stand() {
-        let found = |extra: &[(&str, &str)]| legacy_in(&at(1), &commit(extra)).map(|it| it.map(|it| (it.key, it.value)));
+        let found =
+            |extra: &[(&str, &str)]| legacy_in(&at(1), &commit(extra)).map(|it| it.map(|it| (it.key, it.value)));
         let second = (FLAT_KEY_V2.to_string(), "2".to_string());
         assert_eq!(found(&[(FLAT_KEY, "1"), (FLAT_KEY_V2, "2")]), Some(Some(second)));
         assert_eq!(found(&[(FLAT_KEY, "1"), (FLAT_KEY_V2, "")]), Some(Some((FLAT_KEY.to_string(), "1".to_string()))));

@@ -406,13 +406,8 @@ impl<'a> Batch<'a> {
             stop: self.stop.clone(),
         };
         let sources = merge_sources(pipeline, plans)?;
-        let request = MergeRequest {
-            sql: sql_of(pipeline),
-            then: steps_of(pipeline),
-            sources,
-            stage,
-            limits: self.limits(),
-        };
+        let request =
+            MergeRequest { sql: sql_of(pipeline), then: steps_of(pipeline), sources, stage, limits: self.limits() };
         let merged = self.acknowledged(self.inner.settings.stop_within, request).await?;
         source_metrics::record_rows(pipeline, &merged.rows_read);
         self.status.send_modify(|status| {

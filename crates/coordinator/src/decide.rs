@@ -67,7 +67,9 @@ pub(crate) fn check_cursors(
 /// Refuses a source whose table was found, by its name and its first commit, in another place than in the last commit.
 /// That it is that table the plan made sure of.
 pub(crate) fn check_moved(pipeline: &Pipeline, standing: &Standing) -> Result<(), Error> {
-    let Some((instant, checkpoint)) = standing.newest().filter(|_| !pipeline.accept_binding_change) else { return Ok(()) };
+    let Some((instant, checkpoint)) = standing.newest().filter(|_| !pipeline.accept_binding_change) else {
+        return Ok(());
+    };
     // One whose cursor is set by hand begins in the table that is there.
     for source in pipeline.sources.iter().filter(|source| standing.moved(&source.name).is_none()) {
         let known = checkpoint.sources.get(&source.name).and_then(|known| known.path.as_deref());
@@ -393,7 +395,8 @@ mod tests {
     fn an_entry_whose_name_is_damaged_may_be_that_of_any_source_without_one() {
         let instant = at("20250101000000001");
         let stored = damaged(&["a", "b"], "\"a\":", "\"a=b\":");
-        let refused = check_cursors(&pipeline(&["a", "b"]), Some((&instant, &stored)), |_| false).unwrap_err().to_string();
+        let refused =
+            check_cursors(&pipeline(&["a", "b"]), Some((&instant, &stored)), |_| false).unwrap_err().to_string();
         assert!(refused.contains("source `a`") && refused.contains("`a=b` may be it"), "{refused}");
         assert!(check_cursors(&pipeline(&["b"]), Some((&instant, &stored)), |_| false).is_ok());
     }

@@ -98,11 +98,7 @@ fn source_of<'a>(pipeline: &'a Pipeline, wanted: &Override) -> Result<&'a Source
 
 fn move_of(source: &Source, wanted: &Override, before: Option<&Cursor>) -> Result<Move, String> {
     let unfit = |cursor: &Cursor| {
-        format!(
-            "`{wanted}`: {cursor} is no place in source `{}` of `kind = \"{}\"`",
-            source.name,
-            source.kind.as_str()
-        )
+        format!("`{wanted}`: {cursor} is no place in source `{}` of `kind = \"{}\"`", source.name, source.kind.as_str())
     };
     let exactly = |cursor: Cursor| match source.kind.is_files() == matches!(cursor, Cursor::File(_)) {
         true => Ok(Move { begin: Begin::After(cursor), by_hand: true }),
@@ -226,7 +222,13 @@ mod tests {
         let completed = format!("c=completed:{AT}");
         let texts = ["x=latest", "b=latest", &completed, "a=file:name:-:x", "c=start"];
         let refused = chosen(&pipeline(), &texts, None).unwrap_err();
-        for part in ["no source `x`; there are: a, b, c", "only looked up", "`kind = \"csv\"`", "`kind = \"hudi\"`", "no `start`"] {
+        for part in [
+            "no source `x`; there are: a, b, c",
+            "only looked up",
+            "`kind = \"csv\"`",
+            "`kind = \"hudi\"`",
+            "no `start`",
+        ] {
             assert!(refused.contains(part), "{part} in {refused}");
         }
         let mut resuming = pipeline();

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tributary_api::Stop;
-use tributary_api::checkpoint::{BatchRecord, Checkpoints};
 use tributary_api::checkpoint::CursorCommit;
+use tributary_api::checkpoint::{BatchRecord, Checkpoints};
 use tributary_api::coordinator::{
     BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest, Written,
 };
@@ -27,8 +27,8 @@ use crate::plan::{Purpose, open};
 use crate::registry::{Admitted, Registry, answers};
 use crate::remains::refuse_reading_the_target;
 use crate::schedule::{Claim, Limits, Schedule, Turn};
-use crate::settings::Settings;
 use crate::setting;
+use crate::settings::Settings;
 use crate::standing::find_standing;
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
 use crate::{metrics, pull, source_metrics};

@@ -86,9 +86,10 @@ pub(crate) async fn find_standing(
     } else if standing.newest.is_none() && pipeline.adopt_legacy_checkpoint && !missing.is_empty() {
         let found = roles.checkpoints.find_legacy(url).await?.ok_or_else(|| Error::Target {
             url: url.to_string(),
-            what: "`adopt_legacy_checkpoint = true`, and no commit of it has a checkpoint of Hudi Streamer that is newer \
+            what:
+                "`adopt_legacy_checkpoint = true`, and no commit of it has a checkpoint of Hudi Streamer that is newer \
                    than the cursors of our pipelines; leave the key out, and every source begins at its `start`"
-                .to_string(),
+                    .to_string(),
         })?;
         standing.adopt(pipeline, url, &found)?;
     }

@@ -66,7 +66,10 @@ fn open_structs(plan: LogicalPlan, paths: &[Vec<String>]) -> Result<(LogicalPlan
             continue;
         };
         if members.is_empty() {
-            return Err(sql_error(None, format!("struct `{}` has no field, so nothing of it can stay", path.join("."))));
+            return Err(sql_error(
+                None,
+                format!("struct `{}` has no field, so nothing of it can stay", path.join(".")),
+            ));
         }
         for member in members {
             let value = get_field(column.clone(), member.name().as_str());

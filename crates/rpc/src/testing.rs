@@ -154,11 +154,7 @@ impl Coordinator for MemoryCoordinator {
         self.get_batch(name).await
     }
 
-    async fn check_overrides(
-        &self,
-        _: Pipeline,
-        overrides: Vec<Override>,
-    ) -> Result<Vec<OverrideStatus>, Error> {
+    async fn check_overrides(&self, _: Pipeline, overrides: Vec<Override>) -> Result<Vec<OverrideStatus>, Error> {
         Ok(statuses(overrides))
     }
 

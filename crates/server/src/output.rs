@@ -22,8 +22,8 @@ use crate::cli::Output;
 use crate::commands::Failed;
 
 pub(crate) use self::brief::print_brief;
-pub(crate) use self::cursors::{print_cursors, print_history, print_overrides};
 use self::cursors::{OverrideJson, override_json, override_line};
+pub(crate) use self::cursors::{print_cursors, print_history, print_overrides};
 
 /// A progress bar on a terminal; nothing elsewhere.
 pub(crate) struct Progress {

@@ -141,7 +141,9 @@ fn overrides(props: &mut Props, job: &Map<String, Value>) -> Vec<Override> {
         }
     }
     if token.is_some() && found.is_empty() {
-        props.problem("`tributary.override_token` is given, and no `tributary.override.…` that it could be of".to_string());
+        props.problem(
+            "`tributary.override_token` is given, and no `tributary.override.…` that it could be of".to_string(),
+        );
     }
     found
 }
@@ -205,7 +207,11 @@ fn location(directory: &Path, path: &str) -> String {
     let path = path.trim();
     let local = path.strip_prefix("file://").or_else(|| path.strip_prefix("file:"));
     let path = local.map_or_else(|| path.to_string(), ToString::to_string);
-    let path = ["s3a://", "s3n://"].iter().find_map(|old| path.strip_prefix(old)).map(|rest| format!("s3://{rest}")).unwrap_or(path);
+    let path = ["s3a://", "s3n://"]
+        .iter()
+        .find_map(|old| path.strip_prefix(old))
+        .map(|rest| format!("s3://{rest}"))
+        .unwrap_or(path);
     resolve(directory, &path)
 }
 

@@ -424,7 +424,9 @@ impl Pipeline {
                 ));
             }
             if let Some(old) = &source.renamed_from
-                && self.sources.iter().any(|other| &other.name == old || other.name != source.name && other.renamed_from.as_ref() == Some(old))
+                && self.sources.iter().any(|other| {
+                    &other.name == old || other.name != source.name && other.renamed_from.as_ref() == Some(old)
+                })
             {
                 problems.push(format!(
                     "source `{}`: `renamed_from = \"{old}\"` is the name, or the former name, of another source of the \

@@ -91,9 +91,10 @@ impl Batch<'_> {
 }
 
 fn never_committed() -> Error {
-    let problem = "the pipeline has no commit in the target yet, so it has no cursor to set: say where each source begins \
+    let problem =
+        "the pipeline has no commit in the target yet, so it has no cursor to set: say where each source begins \
                    with `start`"
-        .to_string();
+            .to_string();
     Error::Override { problems: vec![problem] }
 }
 

@@ -91,10 +91,7 @@ fn source_to_proto((name, source): (&SourceName, &SourceCheckpoint)) -> proto::S
 }
 
 /// Where `pipeline` stands, from the wire. The cursors are read from the form in which they stand in the commit.
-pub fn cursors_from_proto(
-    pipeline: &PipelineName,
-    cursors: proto::Cursors,
-) -> Result<Option<CursorCommit>, Malformed> {
+pub fn cursors_from_proto(pipeline: &PipelineName, cursors: proto::Cursors) -> Result<Option<CursorCommit>, Malformed> {
     let Some(instant) = optional::<InstantTime>(&cursors.instant, "instant")? else { return Ok(None) };
     let checkpoint = Checkpoint::from_json(pipeline, &instant, &cursors.checkpoint);
     Ok(Some(CursorCommit {

@@ -82,14 +82,8 @@ impl Coordinator for CoordinatorClient {
             calls.set_cursor(message).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
         } else {
             let allow_empty = request.allow_empty;
-            let message = proto::RunBatchRequest {
-                pipeline,
-                request_id,
-                allow_empty,
-                validate_only: false,
-                asked_by,
-                overrides,
-            };
+            let message =
+                proto::RunBatchRequest { pipeline, request_id, allow_empty, validate_only: false, asked_by, overrides };
             calls.run_batch(message).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
         };
         let batch = required(batch, "batch").map_err(self.remote.unreadable(DOING))?;

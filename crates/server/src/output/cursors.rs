@@ -134,10 +134,8 @@ fn source_json(source: &SourceCheckpoint) -> SourceJson<'_> {
 
 fn cursor_lines(commit: &CursorCommit) -> Vec<String> {
     let checkpoint = &commit.checkpoint;
-    let mut lines = vec![format!(
-        "commit   {}, sequence number {}, epoch {}",
-        commit.instant, checkpoint.seq, checkpoint.epoch
-    )];
+    let mut lines =
+        vec![format!("commit   {}, sequence number {}, epoch {}", commit.instant, checkpoint.seq, checkpoint.epoch)];
     for (name, source) in &checkpoint.sources {
         let place = match (&source.cursor, &source.restart, &source.as_of) {
             (Some(cursor), _, _) => cursor.to_string(),
@@ -199,7 +197,9 @@ mod tests {
     #[test]
     fn an_override_says_whether_it_was_applied_now_before_or_not_at_all() {
         let line = |applied_by, outcome| override_line(&status(applied_by), outcome);
-        assert!(line(Some(AT), Some(Outcome::NoNewData)).ends_with(&format!("already applied by {AT}; nothing is done")));
+        assert!(
+            line(Some(AT), Some(Outcome::NoNewData)).ends_with(&format!("already applied by {AT}; nothing is done"))
+        );
         let applied = line(None, Some(Outcome::Committed));
         assert_eq!(applied, format!("override orders = snapshot: applied (was completed:{AT})"));
         assert!(line(None, Some(Outcome::Rejected)).contains("not applied"));

@@ -80,15 +80,26 @@ fn single(props: &mut Props, directory: &Path, path: &str) -> Map<String, Value>
     let key = |name: &str| format!("{ONE}{name}");
     let path = location(directory, path);
     let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or(&path);
-    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+    let name: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
     let mut source = table(&name, &path);
     let strategy = props.take(&key("missing.checkpoint.strategy"));
     let latest = props.flag(&key("read_latest_on_missing_ckpt"));
     let strategy = if latest { Some("READ_LATEST".to_string()) } else { strategy };
-    common(props, &mut source, strategy, &key("num_instants"), &key("partition.fields"), &key("partition.extractor.class"));
+    common(
+        props,
+        &mut source,
+        strategy,
+        &key("num_instants"),
+        &key("partition.fields"),
+        &key("partition.extractor.class"),
+    );
     props.refuse_unless(&key("file.format"), "parquet", "tables whose base files are Parquet are read");
     if let Some(options) = props.take(&key("data.datasource.options")) {
-        props.problem(format!("`{}={options}`: options of Spark's reader have no meaning here", key("data.datasource.options")));
+        props.problem(format!(
+            "`{}={options}`: options of Spark's reader have no meaning here",
+            key("data.datasource.options")
+        ));
     }
     if !props.flag(&key("drop.all.meta.fields.from.source")) {
         props.note(
@@ -105,7 +116,8 @@ fn many(props: &mut Props, directory: &Path, tables: &str) -> Vec<Map<String, Va
     let mut folded: BTreeMap<String, &str> = BTreeMap::new();
     for name in tables.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         if let Some(other) = folded.insert(fold(name), name) {
-            props.problem(format!("tables `{other}` and `{name}` fold to one key `{}`: rename one of them", fold(name)));
+            props
+                .problem(format!("tables `{other}` and `{name}` fold to one key `{}`: rename one of them", fold(name)));
             continue;
         }
         let key = |field: &str| format!("{EACH}{}.{field}", fold(name));
@@ -115,7 +127,14 @@ fn many(props: &mut Props, directory: &Path, tables: &str) -> Vec<Map<String, Va
         };
         let mut source = table(name, &location(directory, &path));
         let strategy = props.take(&key("missing_checkpoint_strategy"));
-        common(props, &mut source, strategy, &key("num_instants"), &key("partition.fields"), &key("partition.extractor.class"));
+        common(
+            props,
+            &mut source,
+            strategy,
+            &key("num_instants"),
+            &key("partition.fields"),
+            &key("partition.extractor.class"),
+        );
         source.insert("skip_on_schema_failure".to_string(), json!(props.flag(&key("skip_on_schema_failure"))));
         sources.push(source);
     }

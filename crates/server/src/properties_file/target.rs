@@ -24,10 +24,13 @@ pub(super) fn read(props: &mut Props, directory: &Path) -> Map<String, Value> {
     put("table_name", json!(table.unwrap_or_default()));
     let keys = list(props.first(&["hoodie.datasource.write.recordkey.field", "hoodie.table.recordkey.fields"]));
     if keys.is_empty() {
-        props.problem("`hoodie.datasource.write.recordkey.field` is missing: rows without a key are not written".to_string());
+        props.problem(
+            "`hoodie.datasource.write.recordkey.field` is missing: rows without a key are not written".to_string(),
+        );
     }
     put("record_key", json!(keys));
-    let partitions = list(props.first(&["hoodie.datasource.write.partitionpath.field", "hoodie.table.partition.fields"]));
+    let partitions =
+        list(props.first(&["hoodie.datasource.write.partitionpath.field", "hoodie.table.partition.fields"]));
     let partitions: Vec<String> = partitions.iter().filter_map(|field| partition_column(props, field)).collect();
     let partitions = if is_partitioned(props) { partitions } else { Vec::new() };
     put("partition_by", json!(partitions));
@@ -43,7 +46,8 @@ pub(super) fn read(props: &mut Props, directory: &Path) -> Map<String, Value> {
     if let Some(version) = props.number("hoodie.write.table.version") {
         put("table_version", json!(version));
     }
-    for (key, field) in [("hoodie.parquet.small.file.limit", "small_file_limit"), ("hoodie.parquet.max.file.size", "max_file_size")]
+    for (key, field) in
+        [("hoodie.parquet.small.file.limit", "small_file_limit"), ("hoodie.parquet.max.file.size", "max_file_size")]
     {
         if let Some(bytes) = props.number(key) {
             put(field, json!(bytes));
@@ -67,7 +71,8 @@ fn partition_column(props: &mut Props, field: &str) -> Option<String> {
 }
 
 fn is_partitioned(props: &mut Props) -> bool {
-    let class = props.first(&["hoodie.datasource.write.keygenerator.class", "hoodie.datasource.write.keygenerator.type"]);
+    let class =
+        props.first(&["hoodie.datasource.write.keygenerator.class", "hoodie.datasource.write.keygenerator.type"]);
     let Some(class) = class else { return true };
     match class.rsplit('.').next().unwrap_or(&class) {
         "SimpleKeyGenerator" | "ComplexKeyGenerator" | "CustomKeyGenerator" | "SIMPLE" | "COMPLEX" | "CUSTOM" => true,
@@ -98,7 +103,9 @@ fn ordering(props: &mut Props) -> Vec<String> {
         (Some("EVENT_TIME_ORDERING"), _) | (None, None | Some("DefaultHoodieRecordPayload")) => false,
         (Some("COMMIT_TIME_ORDERING"), _) | (None, Some("OverwriteWithLatestAvroPayload")) => true,
         (Some(other), _) => {
-            props.problem(format!("merge mode `{other}` is not there; EVENT_TIME_ORDERING and COMMIT_TIME_ORDERING are"));
+            props.problem(format!(
+                "merge mode `{other}` is not there; EVENT_TIME_ORDERING and COMMIT_TIME_ORDERING are"
+            ));
             false
         }
         (None, Some(other)) => {

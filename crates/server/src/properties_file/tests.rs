@@ -105,7 +105,16 @@ fn what_cannot_be_kept_is_refused_and_every_problem_is_told_at_once() {
                 hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy=NEWEST\n\
                 hoodie.errortable.enable=true\n";
     let refused = read(&[ONE, text, TARGET]).unwrap_err();
-    for part in ["7 problem(s)", "force.skip=true", "USE_TRANSITION_TIME", "com.acme", "Timestamp", "options of Spark", "NEWEST", "errortable"] {
+    for part in [
+        "7 problem(s)",
+        "force.skip=true",
+        "USE_TRANSITION_TIME",
+        "com.acme",
+        "Timestamp",
+        "options of Spark",
+        "NEWEST",
+        "errortable",
+    ] {
         assert!(refused.contains(part), "{part} in {refused}");
     }
     let folding = "hoodie.streamer.source.multi.hudi.tables=db.orders,db_orders\n\
@@ -120,7 +129,10 @@ fn what_cannot_be_kept_is_refused_and_every_problem_is_told_at_once() {
 fn keys_without_a_meaning_are_told_and_unknown_own_keys_are_refused() {
     let text = "hoodie.index.type=BLOOM\nspark.executor.memory=4g\nhoodie.streamer.checkpoint.force.skip=false\n";
     let notes = read(&[MANY, text, TARGET]).unwrap().notes;
-    assert_eq!(notes, ["`hoodie.index.type` is not used by Tributary", "`spark.executor.memory` is not used by Tributary"]);
+    assert_eq!(
+        notes,
+        ["`hoodie.index.type` is not used by Tributary", "`spark.executor.memory` is not used by Tributary"]
+    );
     let refused = read(&[MANY, "tributary.limits.memroy=2GiB\n", TARGET]).unwrap_err();
     assert!(refused.contains("did you mean `memory`?"), "{refused}");
     assert!(read(&[MANY, "tributary.source.nope.on_stale=snapshot\n", TARGET]).unwrap_err().contains("no source"));

@@ -33,11 +33,6 @@ impl Decision<'_> {
             }
             (None, None) => "the table has no commit".to_string(),
         };
-        Error::NoCommit {
-            source_name: self.request.source.clone(),
-            url: self.request.url.clone(),
-            cursor,
-            nearest,
-        }
+        Error::NoCommit { source_name: self.request.source.clone(), url: self.request.url.clone(), cursor, nearest }
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use tributary_types::pipeline::OnStale;
 use tributary_types::CursorKind;
+use tributary_types::pipeline::OnStale;
 
 use super::oracle::Oracle;
 use super::*;
