@@ -2,18 +2,20 @@
 //! Cursors that are set by hand: applied once, checked against the table, kept in the target's commits.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::json;
 use tributary_api::coordinator::{BatchStatus, RunRequest};
+use tributary_hudi::SystemStores;
 use tributary_server::embedded::Embedded;
-use tributary_testkit::archive_instants;
-use tributary_types::pipeline::{OnStale, Pipeline, Start};
+use tributary_testkit::{Fault, FaultPlan, FaultyStores, archive_instants};
+use tributary_types::pipeline::{OnStale, Pipeline, Start, TableType};
 use tributary_types::{Checkpoint, Cursor, Outcome, Override, PipelineName, SourceName};
 
 use crate::process::tributary;
 use crate::support::{
-    Lake, assert_sound, checkpoints, open, open_value_table, pipeline, request_of, roles, rows, run, value_table,
-    values,
+    Lake, assert_sound, checkpoints, open, open_value_table, pipeline, request_of, roles, roles_over, rows, run,
+    value_table, values,
 };
 
 /// The rows of two tables, one below the other.
@@ -346,6 +348,105 @@ async fn the_place_of_a_directory_of_files_is_set_by_hand_too() {
     assert_refused(&beyond, "CURSOR_BEYOND", &["3.csv"]);
     let foreign = override_run(&job, "r6", &["clicks=completed:20250101000000000"]).await;
     assert_refused(&foreign, "OVERRIDE_INVALID", &["`kind = \"csv\"`"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_id_stands_for_its_overrides_too() {
+    let lake = lake_after_one_batch().await;
+    committed(&override_run(&both(&lake), "r1", &["a=snapshot"]).await);
+    let other = override_run(&both(&lake), "r1", &["a=latest"]).await;
+    assert_refused_as(&other, "REQUEST_REUSED");
+    let without = run(&roles(), &both(&lake), "r1").await;
+    assert_refused_as(&without, "REQUEST_REUSED");
+    assert_eq!(newest(&lake).await.seq, 2);
+}
+
+fn assert_refused_as(status: &BatchStatus, reason: &str) {
+    assert_eq!(status.error.as_ref().map(|failure| failure.reason.as_str()), Some(reason), "{status:?}");
+}
+
+/// The rows of one table.
+fn only_a(lake: &Lake) -> Pipeline {
+    pipeline(json!({
+        "name": "p",
+        // Copies of the lake lie elsewhere.
+        "accept_binding_change": true,
+        "source": [{"name": "a", "path": lake.path("a"), "start": "snapshot"}],
+        "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"]},
+    }))
+}
+
+fn disturbed(plan: Arc<FaultPlan>) -> Embedded {
+    roles_over(Arc::new(FaultyStores::new(Arc::new(SystemStores::new()), plan)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cursor_that_is_set_is_set_once_whatever_operation_fails() {
+    let template = Lake::new();
+    value_table(&roles(), &template.path("a")).await;
+    add(&template, "a", "a1", 1).await;
+    add(&template, "a", "a2", 2).await;
+    committed(&run(&roles(), &only_a(&template), "first").await);
+    let place = format!("a={}", cursors(&template, "a").await[0]);
+    let request = |lake: &Lake| RunRequest { cursors_only: true, ..with(&only_a(lake), "set", &[&place]) };
+    let plan = FaultPlan::none();
+    let counted = template.copy();
+    committed(&ask(&disturbed(Arc::clone(&plan)), request(&counted)).await);
+    let operations = plan.operations();
+    assert!(operations > 4, "a commit has more operations than {operations}");
+    for number in 0..operations {
+        for fault in [Fault::CrashAfter, Fault::ReplyLost, Fault::FailAlways] {
+            let case = format!("operation {number} of {operations}, {fault:?}");
+            let lake = template.copy();
+            ask(&disturbed(FaultPlan::at(number, fault)), request(&lake)).await;
+            let again = ask(&roles(), request(&lake)).await;
+            assert_eq!(again.outcome, Some(Outcome::Committed), "{case}: {:?}", again.error);
+            let all = checkpoints(&lake.path("out"), "p").await;
+            assert_eq!((all.len(), all[1].tokens.len()), (2, 1), "{case}: one commit");
+            assert_eq!(format!("a={}", all[1].sources[&name("a")].cursor.as_ref().unwrap()), place, "{case}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cursors_of_merge_on_read_targets_are_set_and_stale_ones_over_merge_on_read_sources_read_the_whole_table() {
+    let lake = Lake::new();
+    value_table(&roles(), &lake.path("a")).await;
+    let mut feed = only_a(&lake);
+    feed.target.path = lake.path("feed");
+    feed.target.table_type = TableType::MergeOnRead;
+    feed.target.services = serde_json::from_value(json!({
+        "clean_commits": 0, "archive_commits": 0, "compact_delta_commits": 0, "compact_metadata_commits": 0,
+    }))
+    .unwrap();
+    let mut follow = only_a(&lake);
+    follow.sources[0].path = lake.path("feed");
+    for (number, rows) in [[("k1", 1), ("k2", 2)], [("k1", 11), ("k1", 11)], [("k3", 3), ("k3", 3)]].iter().enumerate()
+    {
+        for (id, value) in rows {
+            add(&lake, "a", id, *value).await;
+        }
+        committed(&run(&roles(), &feed, &format!("f{number}")).await);
+        if number == 0 {
+            committed(&run(&roles(), &follow, "first").await);
+        }
+    }
+    let times = requested(&lake, "feed").await;
+    archive_instants(Path::new(&lake.path("feed")), &[&times[0], &times[1]]);
+    assert_refused(&run(&roles(), &follow, "r1").await, "CURSOR_STALE", &["source `a`"]);
+    follow.sources[0].on_stale = OnStale::Snapshot;
+    let status = run(&roles(), &follow, "r2").await;
+    committed(&status);
+    assert!(status.sources[0].report.gap);
+    assert_eq!(status.sources[0].rows, 2, "k1 as its log has it, and k3; k2 was read");
+    assert_eq!(rows(&roles(), &lake.path("out")).await, rows(&roles(), &lake.path("feed")).await);
+
+    let first = cursors(&lake, "a").await[0].clone();
+    committed(&set(&feed, "s1", &[&format!("a={first}")]).await);
+    let again = run(&roles(), &feed, "f9").await;
+    committed(&again);
+    assert_eq!(begin(&again, 0), Some(first));
+    assert_eq!(rows(&roles(), &lake.path("out")).await, rows(&roles(), &lake.path("feed")).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

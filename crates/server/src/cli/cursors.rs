@@ -18,31 +18,31 @@ pub struct JobArgs {
     #[arg(long)]
     pub props: Option<PathBuf>,
     /// A property, `KEY=VALUE`, in place of the file's; may be given several times.
-    #[arg(long, value_name = "KEY=VALUE", requires = "props")]
+    #[arg(long, value_name = "KEY=VALUE", requires = "props", conflicts_with = "pipeline")]
     pub hoodie_conf: Vec<String>,
     /// With --props: base path or URL of the target, as Hudi Streamer takes it.
-    #[arg(long, requires = "props")]
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
     pub target_base_path: Option<String>,
     /// With --props: name of the target.
-    #[arg(long, requires = "props")]
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
     pub target_table: Option<String>,
     /// With --props: COPY_ON_WRITE or MERGE_ON_READ.
-    #[arg(long, requires = "props")]
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
     pub table_type: Option<String>,
     /// With --props: how rows enter the target, such as UPSERT.
-    #[arg(long, requires = "props")]
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
     pub op: Option<String>,
     /// With --props: columns of which the greatest value wins.
-    #[arg(long, requires = "props", alias = "source-ordering-fields")]
+    #[arg(long, requires = "props", conflicts_with = "pipeline", alias = "source-ordering-fields")]
     pub source_ordering_field: Option<String>,
     /// With --props: the source's class.
-    #[arg(long, requires = "props")]
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
     pub source_class: Option<String>,
     /// With --props: classes of the transformers, in order.
-    #[arg(long, requires = "props")]
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
     pub transformer_class: Option<String>,
     /// With --props: as `--override`, for a job of one source.
-    #[arg(long, requires = "props", value_parser = parse_override)]
+    #[arg(long, requires = "props", conflicts_with = "pipeline", value_parser = parse_override)]
     pub checkpoint: Option<Override>,
 }
 

@@ -98,8 +98,8 @@ fn ordering(props: &mut Props) -> Vec<String> {
     let fields = list(props.first(&KEYS));
     let mode = props.first(&["hoodie.write.record.merge.mode", "hoodie.record.merge.mode"]);
     let payload = props.first(&["hoodie.datasource.write.payload.class", "hoodie.compaction.payload.class"]);
-    let payload = payload.as_deref().map(|class| class.rsplit('.').next().unwrap_or(class).to_string());
-    let by_commit = match (mode.as_deref(), payload.as_deref()) {
+    let short = payload.as_deref().map(|class| class.rsplit('.').next().unwrap_or(class));
+    let by_commit = match (mode.as_deref(), short) {
         (Some("EVENT_TIME_ORDERING"), _) | (None, None | Some("DefaultHoodieRecordPayload")) => false,
         (Some("COMMIT_TIME_ORDERING"), _) | (None, Some("OverwriteWithLatestAvroPayload")) => true,
         (Some(other), _) => {
@@ -108,9 +108,10 @@ fn ordering(props: &mut Props) -> Vec<String> {
             ));
             false
         }
-        (None, Some(other)) => {
+        (None, Some(_)) => {
             props.problem(format!(
-                "payload `{other}` is not there; DefaultHoodieRecordPayload and OverwriteWithLatestAvroPayload are"
+                "payload `{}` is not there; DefaultHoodieRecordPayload and OverwriteWithLatestAvroPayload are",
+                payload.as_deref().unwrap_or_default()
             ));
             false
         }

@@ -12,7 +12,7 @@ use super::*;
 
 #[tokio::test]
 async fn the_whole_table_takes_the_place_of_a_stale_window_without_the_rows_that_were_read() {
-    for (name, least) in [("cow_v9_archived", 1), ("cow_v6_archived", 1), ("mor_v9_cleaned", 1)] {
+    for name in ["cow_v9_archived", "cow_v6_archived"] {
         let oracle = Oracle::unpack(name);
         let service = service();
         let instants = oracle.expected["instants"].as_array().unwrap();
@@ -49,7 +49,7 @@ async fn the_whole_table_takes_the_place_of_a_stale_window_without_the_rows_that
             let next = service.plan(resume(&plan, 5)).await.unwrap();
             assert!(!next.has_news && !next.report.gap, "{name} {at}: it goes on from the newest commit");
         }
-        assert!(gaps >= least, "{name}: {gaps}");
+        assert!(gaps > 0, "{name}");
     }
 }
 
