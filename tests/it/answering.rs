@@ -52,7 +52,7 @@ async fn a_server_answers_while_a_query_computes_and_a_cancelled_one_holds_up_no
         let answer = probe(&http, path);
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
     }
-    let planned = coordinator.plan_batch(load(&light)).await.unwrap();
+    let planned = coordinator.plan_batch(load(&light), Vec::new()).await.unwrap();
     assert!(planned.has_news);
     for name in &heavies {
         let status = coordinator.get_batch(name).await.unwrap();

@@ -235,7 +235,8 @@ async fn a_query_that_misses_a_target_column_or_changes_its_type_is_refused() {
         ("r2", "SELECT id FROM <SRC>", ["lacks column `value`", "merge operators"]),
         ("r3", "SELECT id, CAST(value AS STRING) AS value FROM <SRC>", ["`value` is Int64", "Utf8"]),
     ] {
-        pipeline.transforms = vec![tributary_types::pipeline::Transform { sql: Some(sql.to_string()), sql_file: None }];
+        pipeline.transforms =
+            vec![tributary_types::pipeline::Transform { sql: Some(sql.to_string()), ..Default::default() }];
         let status = run(&roles(), &pipeline, request).await;
         assert_eq!(status.outcome, Some(Outcome::Rejected));
         assert_says(&status, &parts);

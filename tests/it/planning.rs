@@ -49,7 +49,7 @@ impl Watched {
     async fn plan(&self, pipeline: &Pipeline) -> PlannedBatch {
         let before = self.state(pipeline).await;
         self.recording.take();
-        let planned = self.roles.coordinator.plan_batch(pipeline.clone()).await.unwrap();
+        let planned = self.roles.coordinator.plan_batch(pipeline.clone(), Vec::new()).await.unwrap();
         let operations = self.recording.take();
         assert!(operations.iter().any(|operation| operation.does == Does::List), "the stores are recorded");
         let wrong: Vec<_> = operations.iter().filter(|o| o.does == Does::Change || o.reads_data()).collect();
@@ -126,6 +126,24 @@ async fn a_plan_reads_no_data_file_where_a_batch_looks_into_those_of_a_clusterin
         let ended = run(&watched.roles, &pipeline, "r").await;
         assert_eq!(ended.outcome, Some(Outcome::Committed), "{table}: {:?}", ended.error);
         assert!(watched.recording.take().iter().any(|operation| operation.reads_data()), "a batch does read");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_whether_a_cursor_can_be_set_reads_no_data_file_and_changes_nothing() {
+    for watched in [Watched::new(), Watched::over_grpc()] {
+        let lake = Lake::demo(2);
+        let pipeline = enriched(&lake);
+        assert_eq!(run(&watched.roles, &pipeline, "r1").await.outcome, Some(Outcome::Committed));
+        let before = watched.state(&pipeline).await;
+        watched.recording.take();
+        let wanted = vec!["orders=earliest".parse().unwrap()];
+        let found = watched.roles.coordinator.check_overrides(pipeline.clone(), wanted).await.unwrap();
+        assert_eq!((found.len(), &found[0].applied_by), (1, &None));
+        let operations = watched.recording.take();
+        let wrong: Vec<_> = operations.iter().filter(|o| o.does == Does::Change || o.reads_data()).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert_eq!(watched.state(&pipeline).await, before);
     }
 }
 

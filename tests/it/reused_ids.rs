@@ -32,7 +32,7 @@ fn job(lake: &Lake) -> Pipeline {
 fn changed(lake: &Lake) -> Pipeline {
     let mut changed = job(lake);
     let sql = "SELECT id, value + 1 AS value FROM <SRC>".to_string();
-    changed.transforms = vec![Transform { sql: Some(sql), sql_file: None }];
+    changed.transforms = vec![Transform { sql: Some(sql), ..Transform::default() }];
     changed
 }
 

@@ -58,6 +58,7 @@ async fn begin_end_pending_lag_and_headroom_of_each_source_are_metrics_with_help
         ("headroom_instants", 2.0),
         ("oldest_pending_timestamp_seconds", 0.0),
         ("schema_skips_total", 0.0),
+        ("stale_snapshots_total", 0.0),
     ] {
         for source in ["six", "nine"] {
             assert_eq!(value(name, source, None), expected, "{name} {source}");
@@ -75,10 +76,41 @@ async fn begin_end_pending_lag_and_headroom_of_each_source_are_metrics_with_help
     assert_eq!(value("end_timestamp_seconds", "nine", Some("completed")), seconds(NINE, 1, "completed"));
     assert_eq!(value("end_timestamp_seconds", "six", Some("completed")), 0.0, "version 6 has no completion times");
     assert_skips_are_counted(|| recorded.render()).await;
+    assert_overrides_are_counted(|| recorded.render()).await;
     for (name, help) in tributary_server::telemetry::source_metrics() {
         let described =
             text.lines().any(|line| line.starts_with(&format!("# HELP {name} ")) && line.len() > name.len() + 12);
         assert!(described, "{name} ({help}) has no help text");
+    }
+}
+
+/// Cursors that are set by hand count by what became of them.
+async fn assert_overrides_are_counted(render: impl Fn() -> String) {
+    let lake = Lake::new();
+    let table = value_table(&roles(), &lake.path("src")).await;
+    table.upsert(vec![values([("a".to_string(), 1)])]).await.unwrap();
+    let pipeline = pipeline(json!({
+        "name": "moved",
+        "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot"}],
+        "target": {"path": lake.path("out"), "table_name": "t", "record_key": ["id"]},
+    }));
+    for (id, place) in [("r1", "latest"), ("r2", "latest"), ("r3", "completed:29990101000000000")] {
+        let overrides = vec![format!("src={place}").parse().unwrap()];
+        let request = tributary_api::coordinator::RunRequest { overrides, ..crate::support::request_of(&pipeline, id) };
+        let roles = roles();
+        let started = roles.coordinator.run_batch(request).await.unwrap();
+        let mut watch = roles.coordinator.watch_batch(&started.name).await.unwrap();
+        watch.wait_for(|status| status.outcome.is_some()).await.unwrap();
+    }
+    let text = render();
+    for line in [
+        "tributary_coordinator_overrides_total{pipeline=\"moved\",outcome=\"applied\"} 1",
+        "tributary_coordinator_overrides_total{pipeline=\"moved\",outcome=\"already\"} 1",
+        "tributary_coordinator_overrides_total{pipeline=\"moved\",outcome=\"rejected\"} 1",
+        "tributary_coordinator_overrides_total{pipeline=\"moved\",outcome=\"failed\"} 0",
+        "tributary_coordinator_overrides_pending{pipeline=\"moved\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
 }
 

@@ -188,7 +188,14 @@ pub(crate) fn enriched(lake: &Lake) -> Pipeline {
 /// Asks for one batch.
 pub(crate) fn request_of(pipeline: &Pipeline, request: &str) -> RunRequest {
     let request = RequestId::new(request).unwrap();
-    RunRequest { pipeline: pipeline.clone(), request, allow_empty: false, asked_by: "a test".to_string() }
+    RunRequest {
+        pipeline: pipeline.clone(),
+        request,
+        allow_empty: false,
+        overrides: Vec::new(),
+        cursors_only: false,
+        asked_by: "a test".to_string(),
+    }
 }
 
 /// Runs one batch to its end.

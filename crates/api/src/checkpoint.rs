@@ -3,7 +3,9 @@
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::{Checkpoint, CheckpointError, Code, Fault, InstantTime, PipelineName, RequestId, Retry};
+use tributary_types::{
+    Checkpoint, CheckpointError, Code, Fault, InstantTime, PipelineName, RequestId, Retry, SourceCheckpoint, SourceName,
+};
 
 use crate::BoxedError;
 use crate::coordinator::BatchStatus;
@@ -27,6 +29,19 @@ pub trait Checkpoints: Send + Sync {
         target: &str,
         request: &RequestId,
     ) -> Result<Option<CommitFound>, Error>;
+
+    /// The newest cursors that any commit of `pipeline` in the table at `target`, archived ones included, has of
+    /// `sources`. One that was never read is not in the answer. Safe to repeat.
+    async fn find_cursors(
+        &self,
+        pipeline: &PipelineName,
+        target: &str,
+        sources: &[SourceName],
+    ) -> Result<Vec<KnownCursor>, Error>;
+
+    /// The newest checkpoint that another program left in the table at `target`: it is in no commit that has cursors of
+    /// a pipeline of ours, and none such follows it. `None`: there is none. Safe to repeat.
+    async fn find_legacy(&self, target: &str) -> Result<Option<LegacyCheckpoint>, Error>;
 
     /// Keeps the record of a batch, running or over. Safe to repeat: a record replaces the one of the same batch.
     async fn record(&self, record: BatchRecord) -> Result<(), Error>;
@@ -60,6 +75,28 @@ pub struct CursorCommit {
     pub completed: Option<InstantTime>,
     /// The cursors.
     pub checkpoint: Checkpoint,
+}
+
+/// The newest cursor that commits have of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownCursor {
+    /// The source.
+    pub source: SourceName,
+    /// Requested time of the commit.
+    pub instant: InstantTime,
+    /// Its entry there, with a cursor.
+    pub entry: SourceCheckpoint,
+}
+
+/// A checkpoint that another program left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LegacyCheckpoint {
+    /// Requested time of the commit.
+    pub instant: InstantTime,
+    /// The metadata key it stands under: [`tributary_types::FLAT_KEY`] or [`tributary_types::FLAT_KEY_V2`].
+    pub key: String,
+    /// Its text.
+    pub value: String,
 }
 
 /// A commit that answered a request.

@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{
-    BatchName, Code, Fault, InstantTime, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window,
-    with_causes,
+    BatchName, Code, Cursor, Fault, InstantTime, Outcome, Override, PipelineName, RequestId, Retry, SourceName, Stage,
+    Window, with_causes,
 };
 
+use crate::checkpoint::CursorCommit;
 use crate::timeline::WindowReport;
 use crate::{BoxedError, RowStream, checkpoint, merge, timeline, writer};
 
@@ -34,8 +35,16 @@ pub trait Coordinator: Send + Sync {
     /// is. Safe to repeat.
     async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, Error>;
 
-    /// Shows what the next batch would do. Reads no data file and writes nothing.
-    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error>;
+    /// Shows what the next batch would do with these overrides. Reads no data file and writes nothing.
+    async fn plan_batch(&self, pipeline: Pipeline, overrides: Vec<Override>) -> Result<PlannedBatch, Error>;
+
+    /// Looks whether cursors can be set so, and answers what [`RunRequest::cursors_only`] would do. Writes nothing.
+    async fn check_overrides(&self, pipeline: Pipeline, overrides: Vec<Override>)
+    -> Result<Vec<OverrideStatus>, Error>;
+
+    /// The newest cursors of `pipeline` in the table at `target`, read from its timeline; `None`: it never committed.
+    /// Writes nothing, and takes no epoch.
+    async fn get_cursors(&self, pipeline: &PipelineName, target: &str) -> Result<Option<CursorCommit>, Error>;
 
     /// The rows a committed batch changed, as they stand in the target at its instant.
     async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error>;
@@ -50,6 +59,10 @@ pub struct RunRequest {
     pub request: RequestId,
     /// Commit at the old cursors even if nothing is new.
     pub allow_empty: bool,
+    /// Cursors that are set by hand, each once.
+    pub overrides: Vec<Override>,
+    /// Only set the cursors: the commit has no rows, and the other cursors stay where they are.
+    pub cursors_only: bool,
     /// Who asks, for the history: free text.
     pub asked_by: String,
 }
@@ -77,6 +90,9 @@ pub struct BatchStatus {
     pub seq: Option<u64>,
     /// What it reads of each source.
     pub sources: Vec<SourceStatus>,
+    /// Cursors that it was to set by hand.
+    #[serde(default)]
+    pub overrides: Vec<OverrideStatus>,
     /// Rows and files that reached the target.
     pub written: Written,
     /// Milliseconds spent in each stage.
@@ -100,6 +116,19 @@ pub struct SourceStatus {
     pub report: WindowReport,
     /// Rows read so far.
     pub rows: u64,
+}
+
+/// A cursor that was to be set by hand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverrideStatus {
+    /// The source.
+    pub source: SourceName,
+    /// Where to, as it was asked for.
+    pub to: String,
+    /// The commit that applied it before; then nothing is done. `None`: this batch applies it, if it commits.
+    pub applied_by: Option<InstantTime>,
+    /// The source's cursor in the newest commit.
+    pub before: Option<Cursor>,
 }
 
 /// What reached the target.
@@ -153,6 +182,8 @@ pub struct Failure {
 pub struct PlannedBatch {
     /// Windows of the sources.
     pub sources: Vec<SourceStatus>,
+    /// Cursors that it would set by hand.
+    pub overrides: Vec<OverrideStatus>,
     /// Whether there is anything to do.
     pub has_news: bool,
     /// Logical and physical plan, and the result's schema, as text.
@@ -248,7 +279,7 @@ pub enum Error {
     /// The target's entry of a source cannot be read.
     #[error(
         "the cursor of source `{source_name}` in commit {instant} of the target is malformed: {detail}; no cursor moves. \
-         Restore that commit's file from a copy, or set `on_malformed_cursor = \"start\"` for the source: it then begins \
+         Set it with `--override {source_name}=…`, restore that commit's file from a copy, or set `on_malformed_cursor = \"start\"` for the source: it then begins \
          at its `start`, as one that was never read"
     )]
     MalformedCursor {
@@ -258,6 +289,45 @@ pub enum Error {
         instant: InstantTime,
         /// What is wrong.
         detail: String,
+    },
+    /// Cursors cannot be set so.
+    #[error("no cursor is set: {}", problems.join("; "))]
+    Override {
+        /// Every problem.
+        problems: Vec<String>,
+    },
+    /// A source that the newest commit does not know, and an earlier one does.
+    #[error(
+        "source `{source_name}` has no cursor in the newest commit of the target, since the pipeline was run without it, but \
+         commit {instant} has one: {cursor}. Set `start = \"resume\"` to go on from there, or run once with `--override \
+         {source_name}=start` to begin at its `start`"
+    )]
+    KnownBefore {
+        /// The source.
+        source_name: SourceName,
+        /// The newest commit that has a cursor of it.
+        instant: InstantTime,
+        /// That cursor.
+        cursor: Cursor,
+    },
+    /// A source is to go on from a cursor that no commit has.
+    #[error(
+        "source `{source_name}` has `start = \"resume\"`, and no commit of the target, archived ones included, has a \
+         cursor of it; say where to begin, for example `start = \"snapshot\"`"
+    )]
+    NothingToResume {
+        /// The source.
+        source_name: SourceName,
+    },
+    /// The checkpoint that another program left cannot be taken over.
+    #[error("the checkpoint in commit {instant} of target `{url}` cannot be adopted: {what}")]
+    Legacy {
+        /// The target.
+        url: String,
+        /// The commit.
+        instant: InstantTime,
+        /// Why, and what to do.
+        what: String,
     },
     /// A source's table lies elsewhere than in the last commit, and is the same by name and first commit.
     #[error(
@@ -360,6 +430,10 @@ impl Fault for Error {
             | Error::Target { .. }
             | Error::Binding { .. }
             | Error::NoStart { .. }
+            | Error::Override { .. }
+            | Error::KnownBefore { .. }
+            | Error::NothingToResume { .. }
+            | Error::Legacy { .. }
             | Error::Moved { .. } => Code::Invalid,
             Error::MalformedCursor { .. } => Code::Corrupt,
             Error::NoBatch { .. } => Code::NotFound,
@@ -407,6 +481,10 @@ impl Fault for Error {
             Error::Binding { .. } => "BINDING_CHANGED",
             Error::NoStart { .. } => "START_MISSING",
             Error::MalformedCursor { .. } => "CURSOR_MALFORMED",
+            Error::Override { .. } => "OVERRIDE_INVALID",
+            Error::KnownBefore { .. } => "CURSOR_KNOWN_BEFORE",
+            Error::NothingToResume { .. } => "CURSOR_NOT_FOUND",
+            Error::Legacy { .. } => "LEGACY_CHECKPOINT",
             Error::Moved { .. } => "SOURCE_MOVED",
             Error::Conflict { .. } => "TARGET_CONFLICT",
             Error::Unknown { .. } => "COMMIT_UNKNOWN",

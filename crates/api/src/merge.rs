@@ -38,11 +38,25 @@ pub struct Bound {
     pub by_position: bool,
 }
 
+/// A step over the result of the one before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A SQL text that names that result as `<SRC>`.
+    Sql(String),
+    /// Structs become columns, at every depth; arrays and maps stay.
+    Flatten {
+        /// What stands between the names of a struct and its field.
+        separator: String,
+    },
+}
+
 /// The SQL and what it may name.
 #[derive(Debug, Clone)]
 pub struct CheckRequest {
     /// `None`: the rows of the one source pass through.
     pub sql: Option<String>,
+    /// Further steps over its result.
+    pub then: Vec<Step>,
     /// Sources in pipeline order, each with the schema of its relations.
     pub sources: Vec<(SourceName, SchemaRef)>,
     /// Limits of the plan.
@@ -80,6 +94,8 @@ pub struct MergeSource {
 pub struct MergeRequest {
     /// `None`: the rows of the one source pass through.
     pub sql: Option<String>,
+    /// Further steps over its result.
+    pub then: Vec<Step>,
     /// Sources in pipeline order.
     pub sources: Vec<MergeSource>,
     /// Where the result goes.

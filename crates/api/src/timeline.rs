@@ -5,7 +5,7 @@
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::pipeline::{FileSource, OnHole, OnLate, TableType};
+use tributary_types::pipeline::{FileSource, OnHole, OnLate, OnStale, TableType};
 use tributary_types::{Cursor, FileState, InstantTime, MemoryBudget, SourceName, Zone};
 
 use crate::RowStream;
@@ -121,12 +121,16 @@ pub struct PlanRequest {
     pub ceiling_millis: Option<i64>,
     /// End exactly here: the plan of a batch that is planned again after its files moved.
     pub pinned_end: Option<Cursor>,
+    /// The begin was set by hand: it must be a commit of the table, or a place among the files.
+    pub by_hand: bool,
     /// Identity of the table that the cursor belongs to; another one is refused.
     pub fingerprint: Option<String>,
     /// Instants delivered by earlier batches, to notice late ones.
     pub recent: Vec<InstantTime>,
     /// What to do with late ones.
     pub on_late: OnLate,
+    /// What to do when commits after the begin cannot be read any more.
+    pub on_stale: OnStale,
     /// What to do when completed commits follow a pending one, on tables of version 6.
     pub on_hole: OnHole,
     /// Which relations to pin.
@@ -151,6 +155,9 @@ pub struct FilesRequest {
     pub state: Option<FileState>,
     /// Exactly these files, by path: the window of a batch that is planned again after its files moved.
     pub pinned: Option<Vec<String>>,
+    /// The begin was set by hand: files at or before it count as read, and of the state only the schema holds.
+    #[serde(default)]
+    pub moved: bool,
 }
 
 impl PlanRequest {
@@ -174,9 +181,11 @@ impl PlanRequest {
             num_instants: usize::MAX,
             ceiling_millis: None,
             pinned_end: None,
+            by_hand: false,
             fingerprint: None,
             recent: Vec::new(),
             on_late: OnLate::Deliver,
+            on_stale: OnStale::Fail,
             on_hole: OnHole::Block,
             views: Views { changed: true, ..Views::default() },
             meta_columns: false,

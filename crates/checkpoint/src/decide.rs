@@ -2,8 +2,8 @@
 //! Which of the target's commits says where a pipeline stands.
 
 use serde::{Deserialize, Serialize};
-use tributary_api::checkpoint::{CommitFound, CursorCommit, Error};
-use tributary_types::{InstantTime, PipelineName, RequestId};
+use tributary_api::checkpoint::{CommitFound, CursorCommit, Error, KnownCursor};
+use tributary_types::{InstantTime, PipelineName, RequestId, SourceName};
 
 /// What the local store knows of a pipeline in a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,18 @@ pub(crate) fn answer_of(commits: &[CursorCommit], request: &RequestId) -> Option
     })
 }
 
+/// The newest cursors that `commits` have of `sources`; those of a higher sequence number are newer.
+pub(crate) fn known_cursors(mut commits: Vec<CursorCommit>, sources: &[SourceName]) -> Vec<KnownCursor> {
+    commits.sort_by_key(|commit| std::cmp::Reverse(commit.checkpoint.seq));
+    let newest = |source: &SourceName| {
+        commits.iter().find_map(|commit| {
+            let entry = commit.checkpoint.sources.get(source).filter(|entry| entry.cursor.is_some())?;
+            Some(KnownCursor { source: source.clone(), instant: commit.instant.clone(), entry: entry.clone() })
+        })
+    };
+    sources.iter().filter_map(newest).collect()
+}
+
 /// What the local record should be, and what was wrong with it, in words. `restores` are the completed restores of the
 /// target: one after its newest commit took the commits after that away, and the cursors in them.
 pub(crate) fn repair(
@@ -95,7 +107,7 @@ fn compare(known: Option<&Known>, newest: Option<&CursorCommit>) -> (Known, Opti
 
 #[cfg(test)]
 mod tests {
-    use tributary_types::{Checkpoint, RequestRecord};
+    use tributary_types::{Checkpoint, RequestRecord, SourceCheckpoint};
 
     use super::*;
 
@@ -123,6 +135,33 @@ mod tests {
         let commits = vec![commit(2, "20250101000000002"), commit(2, "20250101000000001")];
         let refused = newest(&pipeline(), "t", commits).unwrap_err().to_string();
         assert!(refused.contains("20250101000000001") && refused.contains("20250101000000002"), "{refused}");
+    }
+
+    #[test]
+    fn the_newest_cursor_of_a_source_may_stand_in_an_older_commit() {
+        let name = |text: &str| SourceName::new(text).unwrap();
+        let entry = |cursor: Option<&str>| SourceCheckpoint {
+            kind: "hudi".to_string(),
+            cursor: cursor.map(|text| text.parse().unwrap()),
+            restart: None,
+            window: None,
+            as_of: None,
+            fingerprint: String::new(),
+            path: None,
+            schema: None,
+            recent: Vec::new(),
+            files: None,
+        };
+        let (mut first, mut second) = (commit(1, "20250101000000001"), commit(2, "20250101000000002"));
+        first.checkpoint.sources.insert(name("a"), entry(Some("completed:20250101000000001")));
+        first.checkpoint.sources.insert(name("b"), entry(Some("completed:20250101000000002")));
+        second.checkpoint.sources.insert(name("a"), entry(Some("completed:20250101000000003")));
+        second.checkpoint.sources.insert(name("b"), entry(None));
+        let third = commit(3, "20250101000000003");
+        let found = known_cursors(vec![first, third, second], &[name("a"), name("b"), name("c")]);
+        let told: Vec<_> = found.iter().map(|it| (it.source.as_str(), it.instant.as_str())).collect();
+        assert_eq!(told, [("a", "20250101000000002"), ("b", "20250101000000001")]);
+        assert_eq!(found[1].entry.cursor.as_ref().unwrap().to_string(), "completed:20250101000000002");
     }
 
     #[test]

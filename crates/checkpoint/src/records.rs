@@ -119,6 +119,7 @@ mod tests {
             completed: None,
             seq: None,
             sources: Vec::new(),
+            overrides: Vec::new(),
             written: Written::default(),
             timings: vec![(Stage::Merge, 7)],
             peak_memory: 0,

@@ -6,13 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tributary_api::boxed_error;
-use tributary_api::checkpoint::{BatchRecord, Checkpoints, CommitFound, CursorCommit, Error, Resolved};
+use tributary_api::checkpoint::{
+    BatchRecord, Checkpoints, CommitFound, CursorCommit, Error, KnownCursor, LegacyCheckpoint, Resolved,
+};
 use tributary_hudi::{Action, CommitMetadata, Instant, Storage, Stores, TableConfig, Timeline};
 use tributary_store::KeyValue;
-use tributary_types::{Checkpoint, Clock, InstantTime, PipelineName, RequestId, pipeline_of_key};
+use tributary_types::{
+    Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, SourceName, pipeline_of_key,
+};
 
 use crate::archive::archived_writes;
-use crate::decide::{Known, answer_of, newest, repair};
+use crate::decide::{Known, answer_of, known_cursors, newest, repair};
 use crate::metrics;
 use crate::records::{Records, cache_error};
 use crate::settings::Settings;
@@ -89,11 +93,12 @@ impl Service {
 
     /// Reads the target, and says what the local record should be.
     async fn look(&self, pipeline: &PipelineName, target: &str) -> Result<(Resolved, Known), Error> {
-        let Read { commits, shared, restores, .. } = self.read_target(pipeline, target).await.inspect_err(|error| {
-            if matches!(error, Error::Checkpoint(_)) {
-                ::metrics::counter!(metrics::MALFORMED).increment(1);
-            }
-        })?;
+        let Read { commits, shared, restores, .. } =
+            self.read_target(pipeline, target, false).await.inspect_err(|error| {
+                if matches!(error, Error::Checkpoint(_)) {
+                    ::metrics::counter!(metrics::MALFORMED).increment(1);
+                }
+            })?;
         let newest = newest(pipeline, target, commits)?;
         for (source, entry) in newest.iter().flat_map(|commit| &commit.checkpoint.malformed) {
             ::metrics::counter!(metrics::MALFORMED).increment(1);
@@ -106,8 +111,9 @@ impl Service {
         Ok((resolved, right))
     }
 
-    /// Cursor commits of `pipeline` on the target.
-    async fn read_target(&self, pipeline: &PipelineName, target: &str) -> Result<Read, Error> {
+    /// Cursor commits of `pipeline` on the target: those on the active timeline, and those in the archive where there is
+    /// none on it, or where `whole` asks for all.
+    async fn read_target(&self, pipeline: &PipelineName, target: &str, whole: bool) -> Result<Read, Error> {
         let fail = |e| hudi_error(target, e);
         let storage = self.stores.open(target).map_err(fail)?;
         let config = match TableConfig::load(&storage).await {
@@ -132,19 +138,19 @@ impl Service {
                 Err(error) => return Err(error),
             }
         }
-        // The whole archive only when the active timeline has nothing: what was archived is older than anything there.
-        let archived = if read.commits.is_empty() {
+        // What was archived is older than anything there.
+        let archived = if whole || read.commits.is_empty() {
             archived_writes(&storage, &config, None).await.map_err(fail)?
         } else if gone.is_empty() {
             Vec::new()
         } else {
             archived_writes(&storage, &config, Some(&gone)).await.map_err(fail)?
         };
-        for (instant, metadata) in archived {
+        let archived = archived.into_iter().map(|(instant, metadata)| {
             gone.remove(&instant.requested);
-            read.add(pipeline, &instant.requested, instant.completed.as_ref(), &cursors_in(metadata));
-        }
-        // What was found in the archive is older than anything on the active timeline.
+            (instant.requested, instant.completed, cursors_in(metadata))
+        });
+        read.add_archived(pipeline, archived);
         read.refuse_unreadable()?;
         if let Some(lost) = gone.first() {
             // Restored or rolled back in between: another listing does not have it.
@@ -219,6 +225,23 @@ impl Read {
         }
     }
 
+    /// Adds commits of the archive, which are older than anything on the active timeline: they supersede nothing that
+    /// could not be read there, and what cannot be read of them does not matter where the active timeline has cursors.
+    fn add_archived(
+        &mut self,
+        pipeline: &PipelineName,
+        archived: impl Iterator<Item = (InstantTime, Option<InstantTime>, Cursors)>,
+    ) {
+        let active = self.unreadable.take();
+        let active_tells = active.is_some() || !self.commits.is_empty();
+        for (instant, completed, cursors) in archived {
+            self.add(pipeline, &instant, completed.as_ref(), &cursors);
+        }
+        if active_tells {
+            self.unreadable = active;
+        }
+    }
+
     /// A commit that cannot be read may hold the newest cursors, where no others follow it.
     fn refuse_unreadable(&mut self) -> Result<(), Error> {
         match self.unreadable.take() {
@@ -254,7 +277,40 @@ impl Checkpoints for Service {
         target: &str,
         request: &RequestId,
     ) -> Result<Option<CommitFound>, Error> {
-        Ok(answer_of(&self.read_target(pipeline, target).await?.commits, request))
+        Ok(answer_of(&self.read_target(pipeline, target, false).await?.commits, request))
+    }
+
+    async fn find_cursors(
+        &self,
+        pipeline: &PipelineName,
+        target: &str,
+        sources: &[SourceName],
+    ) -> Result<Vec<KnownCursor>, Error> {
+        Ok(known_cursors(self.read_target(pipeline, target, true).await?.commits, sources))
+    }
+
+    async fn find_legacy(&self, target: &str) -> Result<Option<LegacyCheckpoint>, Error> {
+        let fail = |e| hudi_error(target, e);
+        let storage = self.stores.open(target).map_err(fail)?;
+        let config = match TableConfig::load(&storage).await {
+            Ok(config) => config,
+            Err(tributary_hudi::Error::NoTable { .. }) => return Ok(None),
+            Err(e) => return Err(fail(e)),
+        };
+        let timeline = Timeline::load(&storage, &config).await.map_err(fail)?;
+        for instant in timeline.completed_writes().into_iter().rev() {
+            let Some(path) = timeline.completed_path(instant) else { continue };
+            // One that is gone was archived in between, and is looked at there.
+            let Some(bytes) = storage.get(&path).await.map_err(fail)? else { continue };
+            let metadata = CommitMetadata::decode(&path, &bytes).map_err(fail)?;
+            if let Some(found) = legacy_in(&instant.requested, &metadata) {
+                return Ok(found);
+            }
+        }
+        let mut archived = archived_writes(&storage, &config, None).await.map_err(fail)?;
+        archived.sort_by(|(a, _), (b, _)| (&b.completed, &b.requested).cmp(&(&a.completed, &a.requested)));
+        let found = archived.iter().find_map(|(instant, metadata)| legacy_in(&instant.requested, metadata));
+        Ok(found.flatten())
     }
 
     async fn record(&self, record: BatchRecord) -> Result<(), Error> {
@@ -268,6 +324,19 @@ impl Checkpoints for Service {
     async fn find_request(&self, pipeline: &PipelineName, request: &RequestId) -> Result<Option<BatchRecord>, Error> {
         self.records.find(pipeline, request)
     }
+}
+
+/// What a commit says of checkpoints of other programs; `None`: nothing. The inner `None`: it has cursors of ours, and what
+/// was before them was taken over, or was not to be.
+fn legacy_in(instant: &InstantTime, metadata: &CommitMetadata) -> Option<Option<LegacyCheckpoint>> {
+    if metadata.extra.keys().any(|key| pipeline_of_key(key).is_some()) {
+        return Some(None);
+    }
+    // The second one first, as Hudi Streamer does; an empty text is no checkpoint.
+    let key =
+        [FLAT_KEY_V2, FLAT_KEY].into_iter().find(|key| metadata.extra.get(*key).is_some_and(|v| !v.is_empty()))?;
+    let value = metadata.extra.get(key).cloned().unwrap_or_default();
+    Some(Some(LegacyCheckpoint { instant: instant.clone(), key: key.to_string(), value }))
 }
 
 fn cursors_in(metadata: CommitMetadata) -> Cursors {
@@ -284,5 +353,67 @@ fn hudi_error(target: &str, error: tributary_hudi::Error) -> Error {
     match error.into_store_failure() {
         Ok((step, source)) => Error::Store { target, doing: format!("reading the cursors ({step})"), source },
         Err(error) => Error::Corrupt { target, detail: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(n: u32) -> InstantTime {
+        format!("2025010100000000{n}").parse().unwrap()
+    }
+
+    fn pipeline() -> PipelineName {
+        PipelineName::new("p").unwrap()
+    }
+
+    fn cursors(text: &str) -> Cursors {
+        BTreeMap::from([(pipeline(), text.to_string())])
+    }
+
+    fn good(seq: u64) -> Cursors {
+        let mut checkpoint = Checkpoint::first(String::new());
+        checkpoint.seq = seq;
+        cursors(&checkpoint.to_json())
+    }
+
+    #[test]
+    fn the_archive_does_not_stand_in_for_a_newer_commit_that_cannot_be_read() {
+        let mut read = Read::default();
+        read.add(&pipeline(), &at(5), None, &cursors("["));
+        read.add_archived(&pipeline(), [(at(1), None, good(1))].into_iter());
+        assert_eq!(read.commits.len(), 1);
+        assert!(read.refuse_unreadable().unwrap_err().to_string().contains(at(5).as_str()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_in_the_archive_matters_only_where_the_active_timeline_tells_nothing() {
+        let damaged = || [(at(1), None, cursors("["))].into_iter();
+        let mut read = Read::default();
+        read.add(&pipeline(), &at(5), None, &good(2));
+        read.add_archived(&pipeline(), damaged());
+        assert!(read.refuse_unreadable().is_ok());
+        let mut read = Read::default();
+        read.add_archived(&pipeline(), damaged());
+        assert!(read.refuse_unreadable().is_err());
+    }
+
+    fn commit(extra: &[(&str, &str)]) -> CommitMetadata {
+        let extra = extra.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        CommitMetadata { extra, ..CommitMetadata::default() }
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_program_counts_only_where_no_cursors_of_ours_stand() {
+        let found =
+            |extra: &[(&str, &str)]| legacy_in(&at(1), &commit(extra)).map(|it| it.map(|it| (it.key, it.value)));
+        let second = (FLAT_KEY_V2.to_string(), "2".to_string());
+        assert_eq!(found(&[(FLAT_KEY, "1"), (FLAT_KEY_V2, "2")]), Some(Some(second)));
+        assert_eq!(found(&[(FLAT_KEY, "1"), (FLAT_KEY_V2, "")]), Some(Some((FLAT_KEY.to_string(), "1".to_string()))));
+        assert_eq!(found(&[(FLAT_KEY, "")]), None, "an empty text is no checkpoint");
+        assert_eq!(found(&[("schema", "{}")]), None, "a table service is passed over");
+        let name = tributary_types::checkpoint_key(&PipelineName::new("q").unwrap());
+        assert_eq!(found(&[(FLAT_KEY, "1"), (&name, "{}")]), Some(None));
     }
 }

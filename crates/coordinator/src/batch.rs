@@ -2,6 +2,7 @@
 //! One batch from its request to its outcome.
 
 mod answer;
+mod cursors;
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -16,25 +17,25 @@ use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
 use tributary_api::writer::{self, FileSizes, StageRequest, TargetSlice};
 use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
 use tributary_hudi::{Storage, Timeline, current_file_slices};
-use tributary_types::pipeline::ReadMode;
-use tributary_types::{
-    Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
-};
+use tributary_types::{Fault, InstantTime, MemoryBudget, Outcome, Stage};
 
-use crate::commit::{Proposal, action_of, commit_metadata, remember};
+use self::cursors::SetCursors;
+pub(crate) use self::cursors::place_cursors;
+use crate::commit::{Proposal, action_of, commit_metadata};
 use crate::compaction::Means;
 use crate::control::Control;
 use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
-use crate::history::definition_of;
+use crate::history::definition_of_request;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
-use crate::plan::{Ends, Opening, Plans, Purpose, kept_schema, merge_sources, open, plan_sources, sql_of, window_of};
+use crate::plan::{Ends, Opening, Plans, Purpose, merge_sources, open, plan_sources, sql_of, steps_of};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
 use crate::report::written;
 use crate::service::Inner;
 use crate::services::TableServices;
 use crate::source_metrics;
 use crate::staged::{replaced_groups, target_slices};
+use crate::standing::{Standing, find_standing};
 use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
 
 /// For how long a lock is asked for before the batch looks whether it was ended.
@@ -74,11 +75,20 @@ pub(crate) struct Batch<'a> {
 /// Everything that is fixed before the first row is read, and the target.
 struct Prepared {
     resolved: Resolved,
-    opening: Opening,
+    standing: Standing,
+    work: Work,
     target: TargetState,
     /// Completed writes of the listing that was made before the cursors were looked up: whatever else completes is
     /// news to this batch.
     seen: BTreeSet<InstantTime>,
+}
+
+/// What a batch is to do.
+enum Work {
+    /// Read a window of every source, and merge them.
+    Merge(Box<Opening>),
+    /// Only set cursors.
+    SetCursors(SetCursors),
 }
 
 /// An open instant.
@@ -100,7 +110,7 @@ impl<'a> Batch<'a> {
         let budget = MemoryBudget::new(request.pipeline.limits.memory.0 as usize);
         let stop = control.stop();
         let stage_began = Instant::now();
-        let definition = definition_of(&request.pipeline);
+        let definition = definition_of_request(request);
         Ok(Batch {
             inner,
             request,
@@ -229,14 +239,21 @@ impl<'a> Batch<'a> {
         }
         self.enter(Stage::Plan);
         let status = self.status;
+        let standing = find_standing(roles, pipeline, self.storage.url(), &resolved, &request.overrides);
+        let standing = self.unless_stopped(standing).await?;
+        status.send_modify(|status| status.overrides = standing.overrides().to_vec());
+        if request.cursors_only {
+            return self.prepare_cursors(existing, resolved, standing, seen).await;
+        }
         let planned = |plans: &Plans| {
             status.send_modify(|status| status.sources = plans.status(pipeline));
         };
         let limits = self.limits();
-        let opening = open(roles, pipeline, Purpose::Batch, existing.as_ref(), &resolved, &limits, planned);
+        let opening = open(roles, pipeline, Purpose::Batch, existing.as_ref(), &standing, &limits, planned);
         let opening = self.unless_stopped(opening).await?;
-        source_metrics::record(pipeline, &opening.plans);
-        let empty = !opening.plans.has_news(pipeline);
+        source_metrics::record(pipeline, &opening.plans, self.inner.clock.now_millis());
+        // Cursors that are set by hand are kept by a commit, or a flag would set them again and again.
+        let empty = !opening.plans.has_news(pipeline) && standing.tokens().is_empty();
         if empty && (!request.allow_empty || opening.plans.all_left_out(pipeline)) {
             return Ok(Preparation::Ended(Ended::NoNewData));
         }
@@ -247,7 +264,8 @@ impl<'a> Batch<'a> {
                 self.create_target().await?
             }
         };
-        Ok(Preparation::Ready(Box::new(Prepared { resolved, opening, target, seen })))
+        let work = Work::Merge(Box::new(opening));
+        Ok(Preparation::Ready(Box::new(Prepared { resolved, standing, work, target, seen })))
     }
 
     /// Clears what dead batches left, and describes anew a table that nobody used. Answers whether that changed the
@@ -331,16 +349,18 @@ impl<'a> Batch<'a> {
         lock: &TableLock,
     ) -> Result<Ended, Error> {
         self.enter(Stage::Merge);
-        let merged = self.merge(prepared, opened).await?;
+        let merged = match &prepared.work {
+            Work::Merge(opening) => self.merge(prepared, opening, opened).await?,
+            Work::SetCursors(_) => Merged::default(),
+        };
         self.control.begin_commit(&self.request.pipeline.limits.timeout.to_string())?;
         self.enter(Stage::Commit);
         self.commit(prepared, opened, &merged, heartbeat.renewed_millis(), lock).await
     }
 
     /// Runs the merge; once more with the same windows when a pinned file vanished meanwhile.
-    async fn merge(&mut self, prepared: &Prepared, opened: &Opened) -> Result<Merged, Error> {
-        let opening = &prepared.opening;
-        let first = self.merge_once(prepared, &opening.plans, opened, 0).await;
+    async fn merge(&mut self, prepared: &Prepared, opening: &Opening, opened: &Opened) -> Result<Merged, Error> {
+        let first = self.merge_once(prepared, opening, &opening.plans, opened, 0).await;
         // The rows pass through the query and the writer, so the error comes back through either; its reason stays.
         let moved = |error: &&Error| matches!(error.reason(), "FILE_GONE" | "FILE_CHANGED");
         let Some(error) = first.as_ref().err().filter(moved) else { return first };
@@ -348,16 +368,11 @@ impl<'a> Batch<'a> {
             error = error as &dyn std::error::Error,
             "a pinned file is gone or changed; planning the same windows again"
         );
-        let stored = prepared.resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-        let again = plan_sources(
-            &self.inner.roles,
-            &self.request.pipeline,
-            &opening.bound,
-            stored,
-            Ends::Pinned(&opening.plans),
-        );
+        let (roles, pipeline) = (&self.inner.roles, &self.request.pipeline);
+        let ends = Ends::Pinned(&opening.plans);
+        let again = plan_sources(roles, pipeline, &opening.bound, &prepared.standing, ends);
         let again = self.unless_stopped(again).await?;
-        let merged = self.merge_once(prepared, &again, opened, 1).await;
+        let merged = self.merge_once(prepared, opening, &again, opened, 1).await;
         self.replanned = Some(again);
         merged
     }
@@ -365,6 +380,7 @@ impl<'a> Batch<'a> {
     async fn merge_once(
         &mut self,
         prepared: &Prepared,
+        opening: &Opening,
         plans: &Plans,
         opened: &Opened,
         attempt: u32,
@@ -376,8 +392,8 @@ impl<'a> Batch<'a> {
             table_type: prepared.target.config.table_type,
             instant: opened.instant.clone(),
             attempt,
-            schema: Arc::clone(&prepared.opening.checked.schema),
-            table_schema: Arc::clone(&prepared.opening.schema),
+            schema: Arc::clone(&opening.checked.schema),
+            table_schema: Arc::clone(&opening.schema),
             operation: pipeline.target.operation,
             keys: key_settings(&pipeline.target, &prepared.target.config),
             ordering: pipeline.target.ordering.clone(),
@@ -390,7 +406,8 @@ impl<'a> Batch<'a> {
             stop: self.stop.clone(),
         };
         let sources = merge_sources(pipeline, plans)?;
-        let request = MergeRequest { sql: sql_of(pipeline), sources, stage, limits: self.limits() };
+        let request =
+            MergeRequest { sql: sql_of(pipeline), then: steps_of(pipeline), sources, stage, limits: self.limits() };
         let merged = self.acknowledged(self.inner.settings.stop_within, request).await?;
         source_metrics::record_rows(pipeline, &merged.rows_read);
         self.status.send_modify(|status| {
@@ -475,7 +492,7 @@ impl<'a> Batch<'a> {
                 self.status.send_modify(|status| status.written.replaced_groups = groups);
                 let metadata = commit_metadata(
                     &prepared.target.config.name,
-                    &prepared.opening.schema,
+                    prepared.work.schema(),
                     operation,
                     &merged.staged,
                     replaced,
@@ -489,42 +506,6 @@ impl<'a> Batch<'a> {
                 Ok(own(Some(completed)))
             }
         }
-    }
-
-    /// The cursors after this batch.
-    fn next_checkpoint(&self, prepared: &Prepared, instant: &InstantTime) -> Checkpoint {
-        let pipeline = &self.request.pipeline;
-        let stored = prepared.resolved.newest.as_ref().map(|commit| commit.checkpoint.clone());
-        let mut next = stored.unwrap_or_else(|| Checkpoint::first(prepared.opening.binding.clone()));
-        next.seq += 1;
-        next.epoch = prepared.resolved.next_epoch;
-        next.binding.clone_from(&prepared.opening.binding);
-        let plans = self.replanned.as_ref().unwrap_or(&prepared.opening.plans);
-        next.ceiling_millis = plans.ceiling_millis;
-        next.malformed.clear();
-        next.sources = pipeline
-            .sources
-            .iter()
-            .zip(&plans.sources)
-            .map(|(source, plan)| {
-                let lookup = source.read == ReadMode::Snapshot;
-                let recent = plan.recent.len().saturating_sub(RECENT_INSTANTS);
-                let entry = SourceCheckpoint {
-                    kind: source.kind.as_str().to_string(),
-                    cursor: (!lookup).then(|| plan.end.clone()),
-                    window: window_of(source, plan),
-                    as_of: lookup.then(|| plan.end.clone()),
-                    fingerprint: plan.table.fingerprint.clone(),
-                    path: Some(source.location()),
-                    schema: kept_schema(source, plan),
-                    recent: plan.recent[recent..].to_vec(),
-                    files: plan.files.as_deref().cloned(),
-                };
-                (source.name.clone(), entry)
-            })
-            .collect();
-        remember(&mut next, &self.request.request, instant, &self.definition);
-        next
     }
 
     /// After a failure: the instant is rolled back, where it is certain that nothing of it is still being written.

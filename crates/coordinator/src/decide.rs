@@ -9,6 +9,8 @@ use tributary_api::timeline::Begin;
 use tributary_types::pipeline::{OnMalformedCursor, Pipeline, ReadMode, Source, Start};
 use tributary_types::{Checkpoint, InstantTime, RequestId, SourceName, same_location};
 
+use crate::standing::Standing;
+
 /// Where the window of a source begins: after its cursor, or where the pipeline says to start.
 pub(crate) fn begin_of(source: &Source, stored: Option<&Checkpoint>) -> Result<Begin, Error> {
     let known = stored.and_then(|checkpoint| checkpoint.sources.get(&source.name));
@@ -18,23 +20,37 @@ pub(crate) fn begin_of(source: &Source, stored: Option<&Checkpoint>) -> Result<B
     if source.read == ReadMode::Snapshot {
         return Ok(Begin::Snapshot);
     }
-    match &source.start {
-        Some(Start::Latest) => Ok(Begin::Latest),
-        Some(Start::Earliest) => Ok(Begin::Earliest),
-        Some(Start::Snapshot) => Ok(Begin::Snapshot),
-        Some(Start::At(cursor)) => Ok(Begin::After(cursor.clone())),
-        Some(Start::Timestamp(millis)) => Ok(Begin::Timestamp(*millis)),
-        Some(Start::Fail) | None => Err(Error::NoStart { source_name: source.name.clone() }),
+    let restart = known.and_then(|known| known.restart.as_ref()).and_then(begin_at);
+    restart.or_else(|| source.start.as_ref().and_then(begin_at)).ok_or_else(|| match source.start {
+        Some(Start::Resume) => Error::NothingToResume { source_name: source.name.clone() },
+        _ => Error::NoStart { source_name: source.name.clone() },
+    })
+}
+
+/// The place of a start, where it is one.
+pub(crate) fn begin_at(start: &Start) -> Option<Begin> {
+    match start {
+        Start::Latest => Some(Begin::Latest),
+        Start::Earliest => Some(Begin::Earliest),
+        Start::Snapshot => Some(Begin::Snapshot),
+        Start::At(cursor) => Some(Begin::After(cursor.clone())),
+        Start::Timestamp(millis) => Some(Begin::Timestamp(*millis)),
+        Start::Resume | Start::Fail => None,
     }
 }
 
-/// Refuses a source whose entry in the last commit cannot be read, unless it is to begin anew. An entry under a name that
-/// is no name may be that of any source that has no other entry.
-pub(crate) fn check_cursors(pipeline: &Pipeline, stored: Option<(&InstantTime, &Checkpoint)>) -> Result<(), Error> {
+/// Refuses a source whose entry in the last commit cannot be read, unless it is to begin anew, or its cursor is set by hand.
+/// An entry under a name that is no name may be that of any source that has no other entry.
+pub(crate) fn check_cursors(
+    pipeline: &Pipeline,
+    stored: Option<(&InstantTime, &Checkpoint)>,
+    is_set: impl Fn(&SourceName) -> bool,
+) -> Result<(), Error> {
     let Some((instant, checkpoint)) = stored else { return Ok(()) };
     let nameless = checkpoint.malformed.iter().find(|(name, _)| SourceName::new(name.as_str()).is_err());
     for source in &pipeline.sources {
-        if source.on_malformed_cursor == OnMalformedCursor::Start || checkpoint.sources.contains_key(&source.name) {
+        let starts_anew = source.on_malformed_cursor == OnMalformedCursor::Start || is_set(&source.name);
+        if starts_anew || checkpoint.sources.contains_key(&source.name) {
             continue;
         }
         let own = checkpoint.malformed.get_key_value(source.name.as_str());
@@ -51,9 +67,12 @@ pub(crate) fn check_cursors(pipeline: &Pipeline, stored: Option<(&InstantTime, &
 
 /// Refuses a source whose table was found, by its name and its first commit, in another place than in the last commit.
 /// That it is that table the plan made sure of.
-pub(crate) fn check_moved(pipeline: &Pipeline, stored: Option<(&InstantTime, &Checkpoint)>) -> Result<(), Error> {
-    let Some((instant, checkpoint)) = stored.filter(|_| !pipeline.accept_binding_change) else { return Ok(()) };
-    for source in &pipeline.sources {
+pub(crate) fn check_moved(pipeline: &Pipeline, standing: &Standing) -> Result<(), Error> {
+    let Some((instant, checkpoint)) = standing.newest().filter(|_| !pipeline.accept_binding_change) else {
+        return Ok(());
+    };
+    // One whose cursor is set by hand begins in the table that is there.
+    for source in pipeline.sources.iter().filter(|source| standing.moved(&source.name).is_none()) {
         let known = checkpoint.sources.get(&source.name).and_then(|known| known.path.as_deref());
         if let Some(before) = known.filter(|before| !same_location(before, &source.location())) {
             return Err(Error::Moved {
@@ -69,21 +88,24 @@ pub(crate) fn check_moved(pipeline: &Pipeline, stored: Option<(&InstantTime, &Ch
 
 /// Fingerprint of what positions (`<SRC_0>`) are bound to: the ordered names of the sources.
 pub(crate) fn binding_of(pipeline: &Pipeline) -> String {
-    let names: Vec<&str> = pipeline.sources.iter().map(|source| source.name.as_str()).collect();
+    binding_by(pipeline, |source| source)
+}
+
+/// The same by other names.
+fn binding_by<'a>(pipeline: &'a Pipeline, name: impl Fn(&'a SourceName) -> &'a SourceName) -> String {
+    let names: Vec<&str> = pipeline.sources.iter().map(|source| name(&source.name).as_str()).collect();
     format!("{:08x}", crc32fast::hash(names.join("\n").as_bytes()))
 }
 
 /// Refuses positions that are bound to other sources than in the last commit, unless the pipeline accepts it. Names
-/// bind themselves: where only they are used, the order of the sources does not matter.
-pub(crate) fn check_binding(
-    pipeline: &Pipeline,
-    bound: &[Bound],
-    stored: Option<(&InstantTime, &Checkpoint)>,
-) -> Result<String, Error> {
+/// bind themselves: where only they are used, the order of the sources does not matter. A new name for a source is no other
+/// source.
+pub(crate) fn check_binding(pipeline: &Pipeline, bound: &[Bound], standing: &Standing) -> Result<String, Error> {
     let binding = binding_of(pipeline);
-    let Some((instant, checkpoint)) = stored else { return Ok(binding) };
+    let Some((instant, checkpoint)) = standing.newest() else { return Ok(binding) };
     let positions = bound.iter().any(|bound| bound.by_position);
-    if positions && checkpoint.binding != binding && !pipeline.accept_binding_change {
+    let before = binding_by(pipeline, |name| standing.former(name));
+    if positions && checkpoint.binding != before && !pipeline.accept_binding_change {
         return Err(Error::Binding { instant: instant.clone() });
     }
     Ok(binding)
@@ -319,17 +341,19 @@ mod tests {
         let stored = Checkpoint::first(binding_of(&pipeline(&["a", "b"])));
         let instant = at("20250101000000001");
         let mut changed = pipeline(&["b", "a"]);
-        assert!(check_binding(&changed, &bound(false), Some((&instant, &stored))).is_ok());
-        let refused = check_binding(&changed, &bound(true), Some((&instant, &stored)));
+        let standing = Standing::of(&instant, &stored);
+        assert!(check_binding(&changed, &bound(false), &standing).is_ok());
+        let refused = check_binding(&changed, &bound(true), &standing);
         assert!(matches!(refused, Err(Error::Binding { .. })));
         changed.accept_binding_change = true;
-        assert!(check_binding(&changed, &bound(true), Some((&instant, &stored))).is_ok());
+        assert!(check_binding(&changed, &bound(true), &standing).is_ok());
     }
 
     fn known(path: Option<&str>) -> tributary_types::SourceCheckpoint {
         tributary_types::SourceCheckpoint {
             kind: "hudi".to_string(),
             cursor: Some("completed:20250101000000001".parse().unwrap()),
+            restart: None,
             window: None,
             as_of: None,
             fingerprint: String::new(),
@@ -356,25 +380,26 @@ mod tests {
         let stored = damaged(&["a", "b"], "completed:", "completed-");
         assert_eq!(stored.malformed.keys().collect::<Vec<_>>(), ["a"]);
         let mut both = pipeline(&["a", "b"]);
-        let refused = check_cursors(&both, Some((&instant, &stored))).unwrap_err();
+        let refused = check_cursors(&both, Some((&instant, &stored)), |_| false).unwrap_err();
         assert!(matches!(&refused, Error::MalformedCursor { source_name, .. } if source_name.as_str() == "a"));
         assert!(refused.to_string().contains(instant.as_str()) && refused.to_string().contains("on_malformed_cursor"));
         both.sources[0].on_malformed_cursor = OnMalformedCursor::Start;
         both.sources[0].start = Some(Start::Snapshot);
-        assert!(check_cursors(&both, Some((&instant, &stored))).is_ok());
+        assert!(check_cursors(&both, Some((&instant, &stored)), |_| false).is_ok());
         assert_eq!(begin_of(&both.sources[0], Some(&stored)).unwrap(), Begin::Snapshot);
         assert!(matches!(begin_of(&both.sources[1], Some(&stored)).unwrap(), Begin::After(_)), "the good one survives");
         // One that the pipeline does not read any more leaves the next commit anyway.
-        assert!(check_cursors(&pipeline(&["b"]), Some((&instant, &stored))).is_ok());
+        assert!(check_cursors(&pipeline(&["b"]), Some((&instant, &stored)), |_| false).is_ok());
     }
 
     #[test]
     fn an_entry_whose_name_is_damaged_may_be_that_of_any_source_without_one() {
         let instant = at("20250101000000001");
         let stored = damaged(&["a", "b"], "\"a\":", "\"a=b\":");
-        let refused = check_cursors(&pipeline(&["a", "b"]), Some((&instant, &stored))).unwrap_err().to_string();
+        let refused =
+            check_cursors(&pipeline(&["a", "b"]), Some((&instant, &stored)), |_| false).unwrap_err().to_string();
         assert!(refused.contains("source `a`") && refused.contains("`a=b` may be it"), "{refused}");
-        assert!(check_cursors(&pipeline(&["b"]), Some((&instant, &stored))).is_ok());
+        assert!(check_cursors(&pipeline(&["b"]), Some((&instant, &stored)), |_| false).is_ok());
     }
 
     #[test]
@@ -384,7 +409,7 @@ mod tests {
             let mut checkpoint = Checkpoint::first(String::new());
             checkpoint.sources.insert(SourceName::new("a").unwrap(), known(stored));
             let pipeline = Pipeline { accept_binding_change: accept, ..pipeline(&["a"]) };
-            check_moved(&pipeline, Some((&instant, &checkpoint)))
+            check_moved(&pipeline, &Standing::of(&instant, &checkpoint))
         };
         assert!(moved(Some("/x/"), false).is_ok());
         assert!(moved(None, false).is_ok(), "a commit of a version that kept no path");

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tributary_api::checkpoint::{BatchRecord, CommitFound};
-use tributary_api::coordinator::{BatchStatus, Error};
+use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
 use tributary_hudi::target::{TableLock, acquire_lock};
 use tributary_hudi::{Action, Storage, TableConfig};
 use tributary_types::pipeline::{Limits, Pipeline, Services};
@@ -25,9 +25,20 @@ pub(crate) fn definition_of(pipeline: &Pipeline) -> String {
     defining.limits = Limits::default();
     defining.target.services = Services::default();
     defining.accept_binding_change = false;
+    defining.adopt_legacy_checkpoint = false;
     // A pipeline has only string keys, so it always serialises.
     let text = serde_json::to_string(&defining).unwrap_or_default();
     format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())
+}
+
+/// The same of a request: with other cursors set by hand it is another request.
+pub(crate) fn definition_of_request(request: &RunRequest) -> String {
+    let definition = definition_of(&request.pipeline);
+    if request.overrides.is_empty() && !request.cursors_only {
+        return definition;
+    }
+    let text = serde_json::to_string(&(&request.overrides, request.cursors_only)).unwrap_or_default();
+    format!("{definition}-{:08x}", crc32fast::hash(text.as_bytes()))
 }
 
 /// What is known of a batch whose process is gone, and of its target.

@@ -12,6 +12,10 @@ pub const DURATION: &str = "tributary_coordinator_batch_duration_seconds";
 pub const ROWS: &str = "tributary_coordinator_rows_total";
 /// Rows of queries' results that did not become rows of targets, by `pipeline` and `why`.
 pub const LEFT_OUT: &str = "tributary_coordinator_rows_left_out_total";
+/// Cursors that requests were to set by hand, by `pipeline` and `outcome`: `applied`, `already`, `rejected`, `failed`.
+pub const OVERRIDES: &str = "tributary_coordinator_overrides_total";
+/// Cursors that the last batch was to set by hand and did not, by `pipeline`.
+pub const OVERRIDES_PENDING: &str = "tributary_coordinator_overrides_pending";
 /// Dead instants that were rolled back.
 pub const ROLLBACKS: &str = "tributary_coordinator_rollbacks_total";
 /// Completing requests whose answer was lost, by what was `found` when the target was read back.
@@ -30,11 +34,13 @@ pub(crate) const COMPACT_METADATA: &str = "compact-metadata";
 pub(crate) const ARCHIVE: &str = "archive";
 
 /// Name and help text of every metric of this role.
-pub const HELP: [(&str, &str); 9] = [
+pub const HELP: [(&str, &str); 11] = [
     (BATCHES, "Batches that ended, by pipeline and outcome"),
     (DURATION, "Seconds a batch took, by pipeline"),
     (ROWS, "Rows that batches brought into targets, by pipeline"),
     (LEFT_OUT, "Rows of queries' results that did not become rows of targets, by pipeline and why"),
+    (OVERRIDES, "Cursors that requests were to set by hand, by pipeline and outcome"),
+    (OVERRIDES_PENDING, "Cursors that the last batch was to set by hand and did not, by pipeline"),
     (ROLLBACKS, "Dead instants that were rolled back"),
     (READ_BACKS, "Completing requests whose answer was lost, by what was found when the target was read back"),
     (SERVICE_RUNS, "Runs of table services that did something or failed, by service and outcome"),
@@ -74,9 +80,21 @@ pub(crate) fn register_pipeline(pipeline: &str) {
     }
     drop(::metrics::histogram!(DURATION, "pipeline" => pipeline.to_string()));
     ::metrics::counter!(ROWS, "pipeline" => pipeline.to_string()).increment(0);
+    record_overrides(pipeline, [0; 4]);
     for (why, _) in left_out(&Written::default()) {
         ::metrics::counter!(LEFT_OUT, "pipeline" => pipeline.to_string(), "why" => why).increment(0);
     }
+}
+
+/// Counts cursors that were to be set by hand: those applied now, those applied before, rejected ones, and those of a batch
+/// that failed.
+pub(crate) fn record_overrides(pipeline: &str, counts: [u64; 4]) {
+    for (outcome, count) in ["applied", "already", "rejected", "failed"].into_iter().zip(counts) {
+        let labels = [("pipeline", pipeline.to_string()), ("outcome", outcome.to_string())];
+        ::metrics::counter!(OVERRIDES, &labels).increment(count);
+    }
+    let [_, _, rejected, failed] = counts;
+    ::metrics::gauge!(OVERRIDES_PENDING, "pipeline" => pipeline.to_string()).set((rejected + failed) as f64);
 }
 
 /// The rows left out, by the label `why`.

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use futures::future::try_join_all;
-use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{Error, SourceStatus};
-use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
+use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource, Step};
 use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Views};
 use tributary_hudi::{arrow_schema, avro_schema};
-use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source, SourceKind};
-use tributary_types::{Checkpoint, CursorKind, SourceCheckpoint, Window};
+use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source, SourceKind, Transform};
+use tributary_types::{CursorKind, FileState, SourceCheckpoint, Window};
 
-use crate::decide::{begin_of, check_binding, check_cursors, check_moved};
+use crate::decide::{begin_of, check_binding, check_moved};
 use crate::schema::target_schema;
 use crate::service::Roles;
+use crate::standing::Standing;
 use crate::target::TargetState;
 
 /// What a plan is made for.
@@ -38,24 +38,21 @@ pub(crate) struct Opening {
     pub(crate) schema: SchemaRef,
 }
 
-/// Binds the SQL, plans the sources from the cursors in `resolved`, plans the SQL over them and fits its result into the
+/// Binds the SQL, plans the sources from where they stand, plans the SQL over them and fits its result into the
 /// target. Writes nothing. `planned` sees the plans as soon as there are any.
 pub(crate) async fn open(
     roles: &Roles,
     pipeline: &Pipeline,
     purpose: Purpose,
     target: Option<&TargetState>,
-    resolved: &Resolved,
+    standing: &Standing,
     limits: &MergeLimits,
     planned: impl Fn(&Plans) + Send,
 ) -> Result<Opening, Error> {
     let bound = bind(roles, pipeline).await?;
-    let newest = resolved.newest.as_ref().map(|commit| (&commit.instant, &commit.checkpoint));
-    let binding = check_binding(pipeline, &bound, newest)?;
-    check_cursors(pipeline, newest)?;
-    let stored = resolved.newest.as_ref().map(|commit| &commit.checkpoint);
-    let plans = plan_sources(roles, pipeline, &bound, stored, Ends::Planned(purpose)).await?;
-    check_moved(pipeline, newest)?;
+    let binding = check_binding(pipeline, &bound, standing)?;
+    let plans = plan_sources(roles, pipeline, &bound, standing, Ends::Planned(purpose)).await?;
+    check_moved(pipeline, standing)?;
     planned(&plans);
     let sources = merge_sources(pipeline, &plans)?;
     let checked = check_sql(roles, pipeline, &sources, limits).await?;
@@ -123,9 +120,19 @@ async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
     Ok(bound)
 }
 
-/// The SQL of a pipeline, loaded by whoever read its file.
+/// The SQL that names the sources, loaded by whoever read the pipeline's file; `None`: the rows of the one source pass.
 pub(crate) fn sql_of(pipeline: &Pipeline) -> Option<String> {
     pipeline.transforms.first().and_then(|transform| transform.sql.clone())
+}
+
+/// The steps after it.
+pub(crate) fn steps_of(pipeline: &Pipeline) -> Vec<Step> {
+    let first = usize::from(sql_of(pipeline).is_some());
+    let step = |transform: &Transform| match &transform.flatten {
+        Some(flatten) => Step::Flatten { separator: flatten.separator.clone() },
+        None => Step::Sql(transform.sql.clone().unwrap_or_default()),
+    };
+    pipeline.transforms.iter().skip(first).map(step).collect()
 }
 
 /// Where windows end.
@@ -142,12 +149,12 @@ pub(crate) async fn plan_sources(
     roles: &Roles,
     pipeline: &Pipeline,
     bound: &[Bound],
-    stored: Option<&Checkpoint>,
+    standing: &Standing,
     ends: Ends<'_>,
 ) -> Result<Plans, Error> {
     let mut requests = Vec::with_capacity(pipeline.sources.len());
     for (number, (source, bound)) in pipeline.sources.iter().zip(bound).enumerate() {
-        let mut request = plan_request(source, bound, stored)?;
+        let mut request = plan_request(source, bound.views, standing)?;
         match ends {
             Ends::Planned(purpose) => request.look_only = purpose == Purpose::Look,
             Ends::Pinned(plans) => {
@@ -247,11 +254,21 @@ async fn plan_again(roles: &Roles, requests: &[PlanRequest], before: &[SourcePla
     Ok(try_join_all(plans).await?)
 }
 
-fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> Result<PlanRequest, Error> {
-    let known = stored.and_then(|checkpoint| checkpoint.sources.get(&source.name));
-    let begin = begin_of(source, stored)?;
+/// Asks for the window of a source, of which the query names `views`.
+pub(crate) fn plan_request(source: &Source, mut views: Views, standing: &Standing) -> Result<PlanRequest, Error> {
+    let stored = standing.checkpoint();
+    let moved = standing.moved(&source.name);
+    let entry = stored.and_then(|checkpoint| checkpoint.sources.get(&source.name));
+    // Whatever is remembered beside a cursor goes with it.
+    let known = entry.filter(|_| moved.is_none());
+    let begin = match moved {
+        Some(moved) => moved.begin.clone(),
+        None => match (begin_of(source, stored), standing.first_start()) {
+            (Err(Error::NoStart { .. }), Some(begin)) => begin,
+            (begin, _) => begin?,
+        },
+    };
     let lookup = source.read == ReadMode::Snapshot;
-    let mut views = bound.views;
     if lookup {
         // `<SRC:x>` of a look-up is the whole table, the same as `<SNAP:x>`.
         views.end |= views.changed;
@@ -267,17 +284,24 @@ fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> 
         num_instants: source.num_instants,
         ceiling_millis: None,
         pinned_end: None,
+        by_hand: moved.is_some_and(|moved| moved.by_hand),
         fingerprint: known.filter(|_| stored_cursor || lookup).map(|known| known.fingerprint.clone()),
         recent: known.map(|known| known.recent.clone()).unwrap_or_default(),
         on_late: source.on_late_instant,
+        on_stale: source.on_stale,
         on_hole: source.on_hole,
         views,
         meta_columns: source.meta_columns,
         look_only: false,
         fallback_schema: known.filter(|_| stored_cursor).and_then(|known| fallback_schema(source, known)),
         files: source.file_source().map(|files| {
-            let state = known.and_then(|known| known.files.clone());
-            Box::new(FilesRequest { source: files, state, pinned: None })
+            let state = entry.and_then(|entry| entry.files.clone());
+            let state = state.map(|state| match moved {
+                // Names and types are settled once.
+                Some(_) => FileState { schema: state.schema, ..FileState::default() },
+                None => state,
+            });
+            Box::new(FilesRequest { source: files, state, pinned: None, moved: moved.is_some() })
         }),
     })
 }
@@ -340,6 +364,7 @@ async fn check_sql(
 ) -> Result<Checked, Error> {
     let request = CheckRequest {
         sql: sql_of(pipeline),
+        then: steps_of(pipeline),
         sources: sources.iter().map(|source| (source.source.clone(), source.schema.clone())).collect(),
         limits: limits.clone(),
     };

@@ -8,23 +8,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tributary_api::Stop;
+use tributary_api::checkpoint::CursorCommit;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints};
-use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest, Written};
+use tributary_api::coordinator::{
+    BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest, Written,
+};
 use tributary_api::merge::{Merge, MergeLimits};
 use tributary_api::timeline::Timeline;
 use tributary_hudi::target::LockOwner;
 use tributary_hudi::{Storage, Stores, TableConfig};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, Clock, Entropy, MemoryBudget, Outcome, PipelineName, RequestId, Stage};
+use tributary_types::{BatchName, Clock, Entropy, MemoryBudget, Outcome, Override, PipelineName, RequestId, Stage};
 
 use crate::batch::{Batch, Ended};
 use crate::control::Control;
-use crate::history::{definition_of, target_key};
+use crate::history::{definition_of_request, target_key};
 use crate::plan::{Purpose, open};
 use crate::registry::{Admitted, Registry, answers};
 use crate::remains::refuse_reading_the_target;
 use crate::schedule::{Claim, Limits, Schedule, Turn};
+use crate::setting;
 use crate::settings::Settings;
+use crate::standing::find_standing;
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
 use crate::{metrics, pull, source_metrics};
 
@@ -139,6 +144,7 @@ impl Inner {
         }
         let took_millis = (self.clock.now_millis() - ended.started_millis).max(0) as u64;
         publish(&ended, took_millis);
+        setting::count(&request, &ended);
         // Before anybody hears of the end: whoever does may end the process.
         self.keep_record(&ended, &request.pipeline, &definition).await;
         status.send_replace(ended);
@@ -260,9 +266,10 @@ impl Coordinator for Service {
         if !problems.is_empty() {
             return Err(Error::Pipeline { pipeline: request.pipeline.name.to_string(), problems });
         }
+        let request = setting::prepared(request)?;
         let inner = &self.inner;
         let first = first_status(&request, inner.clock.now_millis())?;
-        let definition = definition_of(&request.pipeline);
+        let definition = definition_of_request(&request);
         let answered = match inner.registry.answer(&first.name, &definition, &request)? {
             Some(status) => Some(status),
             None => inner.answer_from_record(&first.name, &definition, &request.request).await?,
@@ -331,7 +338,7 @@ impl Coordinator for Service {
         self.get_batch(name).await
     }
 
-    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {
+    async fn plan_batch(&self, pipeline: Pipeline, overrides: Vec<Override>) -> Result<PlannedBatch, Error> {
         let problems = pipeline.validate();
         if !problems.is_empty() {
             return Err(Error::Pipeline { pipeline: pipeline.name.to_string(), problems });
@@ -349,17 +356,33 @@ impl Coordinator for Service {
             target.check_writers(url)?;
         }
         let resolved = inner.roles.checkpoints.look_up(&pipeline.name, storage.url()).await?;
+        let standing = find_standing(&inner.roles, &pipeline, storage.url(), &resolved, &overrides).await?;
         let limits = inner.limits(&pipeline);
         let opening =
-            open(&inner.roles, &pipeline, Purpose::Look, existing.as_ref(), &resolved, &limits, |_| {}).await?;
+            open(&inner.roles, &pipeline, Purpose::Look, existing.as_ref(), &standing, &limits, |_| {}).await?;
         let fields = opening.schema.fields().iter();
         Ok(PlannedBatch {
             sources: opening.plans.status(&pipeline),
-            has_news: opening.plans.has_news(&pipeline),
+            overrides: standing.overrides().to_vec(),
+            has_news: opening.plans.has_news(&pipeline) || !standing.tokens().is_empty(),
             logical_plan: opening.checked.logical_plan,
             physical_plan: opening.checked.physical_plan,
             columns: fields.map(|f| (f.name().clone(), f.data_type().to_string())).collect(),
         })
+    }
+
+    async fn check_overrides(
+        &self,
+        pipeline: Pipeline,
+        overrides: Vec<Override>,
+    ) -> Result<Vec<OverrideStatus>, Error> {
+        setting::check(&self.inner, &pipeline, overrides).await
+    }
+
+    async fn get_cursors(&self, pipeline: &PipelineName, target: &str) -> Result<Option<CursorCommit>, Error> {
+        let inner = &self.inner;
+        let storage = inner.stores.open(target).map_err(|e| target_error(target, "opening the target", e))?;
+        Ok(inner.roles.checkpoints.look_up(pipeline, storage.url()).await?.newest)
     }
 
     async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error> {
@@ -407,6 +430,7 @@ fn first_status(request: &RunRequest, now_millis: i64) -> Result<BatchStatus, Er
         completed: None,
         seq: None,
         sources: Vec::new(),
+        overrides: Vec::new(),
         written: Written::default(),
         timings: Vec::new(),
         peak_memory: 0,

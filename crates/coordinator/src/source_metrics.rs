@@ -28,13 +28,17 @@ pub const LAG_INSTANTS: &str = "tributary_coordinator_source_lag_instants";
 pub const LAG_SECONDS: &str = "tributary_coordinator_source_lag_seconds";
 /// Commits that the archiver and the cleaner may still pass before the next batch could not be read.
 pub const HEADROOM: &str = "tributary_coordinator_source_headroom_instants";
+/// Seconds between the window's end and now.
+pub const CURSOR_AGE: &str = "tributary_coordinator_source_cursor_age_seconds";
+/// Batches that took the whole table for a stale cursor.
+pub const GAPS: &str = "tributary_coordinator_source_stale_snapshots_total";
 /// Rows read of the source.
 pub const ROWS: &str = "tributary_coordinator_source_rows_total";
 /// Batches that left the source out, since its files do not fit its table's schema.
 pub const SKIPPED: &str = "tributary_coordinator_source_schema_skips_total";
 
 /// Name and help text of every metric of a source.
-pub const HELP: [(&str, &str); 11] = [
+pub const HELP: [(&str, &str); 13] = [
     (BEGIN, "Where the window planned last begins, seconds since the epoch by either clock; 0: nowhere or not known"),
     (END, "Where the window planned last ends, seconds since the epoch by either clock; 0: not known"),
     (OLDEST_PENDING, "Oldest pending data instant of the table, seconds since the epoch; 0: none"),
@@ -44,11 +48,13 @@ pub const HELP: [(&str, &str); 11] = [
     (LAG_INSTANTS, "Complete commits after the window's end; of a topic offsets"),
     (LAG_SECONDS, "Seconds between the window's end and the newest complete commit"),
     (HEADROOM, "Commits that archiver and cleaner may still pass before the next batch could not be read"),
+    (CURSOR_AGE, "Seconds between the end of the window planned last and the plan; 0: its cursor says no time"),
+    (GAPS, "Batches that took the whole table in place of the window of a stale cursor"),
     (ROWS, "Rows read of the source"),
     (SKIPPED, "Batches that left the source out, since its files do not fit its table's schema"),
 ];
 
-const GAUGES: [&str; 7] = [OLDEST_PENDING, INSTANTS, FILES, BYTES, LAG_INSTANTS, LAG_SECONDS, HEADROOM];
+const GAUGES: [&str; 8] = [OLDEST_PENDING, INSTANTS, FILES, BYTES, LAG_INSTANTS, LAG_SECONDS, HEADROOM, CURSOR_AGE];
 const CLOCKS: [(&str, CursorKind); 2] = [("requested", CursorKind::Requested), ("completed", CursorKind::Completed)];
 
 type Labels = [(&'static str, String); 2];
@@ -74,11 +80,12 @@ pub(crate) fn register(pipeline: &Pipeline) {
         }
         ::metrics::counter!(ROWS, &labels).increment(0);
         ::metrics::counter!(SKIPPED, &labels).increment(0);
+        ::metrics::counter!(GAPS, &labels).increment(0);
     }
 }
 
-/// Records what was planned for a batch.
-pub(crate) fn record(pipeline: &Pipeline, plans: &Plans) {
+/// Records what was planned for a batch at `now_millis` since the epoch.
+pub(crate) fn record(pipeline: &Pipeline, plans: &Plans, now_millis: i64) {
     for plan in &plans.sources {
         let labels = labels(pipeline, &plan.source);
         let report = &plan.report;
@@ -91,6 +98,7 @@ pub(crate) fn record(pipeline: &Pipeline, plans: &Plans) {
             (LAG_INSTANTS, report.lag_instants as f64),
             (LAG_SECONDS, report.lag_seconds as f64),
             (HEADROOM, report.headroom_instants as f64),
+            (CURSOR_AGE, cursor_age(plan, now_millis)),
         ];
         for (gauge, value) in values {
             ::metrics::gauge!(gauge, &labels).set(value);
@@ -101,6 +109,11 @@ pub(crate) fn record(pipeline: &Pipeline, plans: &Plans) {
             ::metrics::gauge!(END, &by_clock(&labels, clock)).set(end);
         }
         ::metrics::counter!(SKIPPED, &labels).increment(u64::from(report.skipped.is_some()));
+        ::metrics::counter!(GAPS, &labels).increment(u64::from(report.gap));
+        if report.gap {
+            let (pipeline, source) = (&pipeline.name, &plan.source);
+            tracing::warn!(%pipeline, %source, "its cursor is stale: the whole table is read, deletes since then are lost");
+        }
         if let Some(why) = &report.skipped {
             tracing::warn!(pipeline = %pipeline.name, source = %plan.source, why, "a source is left out");
         }
@@ -123,6 +136,11 @@ fn ends(plan: &SourcePlan, kind: CursorKind) -> (f64, f64) {
     };
     let begin = in_clock(plan.begin.as_ref(), plan.report.begin_requested.as_ref());
     (begin, in_clock(Some(&plan.end), plan.report.end_requested.as_ref()))
+}
+
+fn cursor_age(plan: &SourcePlan, now_millis: i64) -> f64 {
+    let end = plan.end.epoch_millis(plan.table.zone);
+    end.map_or(0.0, |end| now_millis.saturating_sub(end).max(0) as f64 / 1000.0)
 }
 
 fn seconds(at: &InstantTime, zone: Zone) -> f64 {

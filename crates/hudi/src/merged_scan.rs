@@ -123,6 +123,7 @@ impl Columns {
             projection: None,
             constants: scan.constants.clone(),
             instants: scan.instants.clone().filter(|_| later_wins),
+            all_but: scan.all_but,
             prune: scan.prune.clone().filter(|_| later_wins),
             batch_rows: scan.batch_rows,
             memory: scan.memory.clone(),
@@ -173,6 +174,7 @@ struct Merge {
     columns: Columns,
     by_event_time: bool,
     instants: Option<HashSet<String>>,
+    all_but: bool,
     batch_rows: usize,
     batches: Vec<RecordBatch>,
     entries: HashMap<Box<str>, Entry>,
@@ -229,6 +231,7 @@ async fn read_logs(opening: Opening) -> Result<(Merge, BatchStream)> {
         columns,
         by_event_time: logs.rules.ordering.is_some(),
         instants: scan.instants.as_ref().map(|instants| instants.iter().map(ToString::to_string).collect()),
+        all_but: scan.all_but,
         batch_rows: scan.batch_rows.max(1),
         batches: Vec::new(),
         entries: HashMap::new(),
@@ -362,7 +365,7 @@ impl Merge {
         let (Some(at), Some(instants)) = (self.columns.commit_time, &self.instants) else {
             return batch.project(&outputs).map_err(failed);
         };
-        let wanted = wanted_rows(batch.column(at).as_ref(), instants).map_err(failed)?;
+        let wanted = wanted_rows(batch.column(at).as_ref(), instants, self.all_but).map_err(failed)?;
         filter_record_batch(&batch.project(&outputs).map_err(failed)?, &wanted).map_err(failed)
     }
 }

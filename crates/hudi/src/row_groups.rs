@@ -87,7 +87,13 @@ fn take(scan: &FileScan, group: &RowGroupMetaData, found: &SchemaRef) -> Take {
     }
     match &scan.instants {
         None => Take::EveryRow,
-        Some(instants) => take_by_commit_time(text_range(group, COMMIT_TIME), no_nulls(group, COMMIT_TIME), instants),
+        Some(instants) => {
+            let (range, no_nulls) = (text_range(group, COMMIT_TIME), no_nulls(group, COMMIT_TIME));
+            match scan.all_but {
+                true => take_unless_commit_time(range, no_nulls, instants),
+                false => take_by_commit_time(range, no_nulls, instants),
+            }
+        }
     }
 }
 
@@ -100,6 +106,15 @@ fn take_by_commit_time(range: Option<(String, String)>, no_nulls: bool, instants
         // A bound that is an instant in full is no shortened one.
         Some(time) if no_nulls && min == max && time == min => Take::EveryRow,
         Some(_) => Take::SomeRows,
+    }
+}
+
+/// The same where rows of these instants are the ones left out.
+fn take_unless_commit_time(range: Option<(String, String)>, no_nulls: bool, instants: &[InstantTime]) -> Take {
+    match take_by_commit_time(range, no_nulls, instants) {
+        Take::Nothing => Take::EveryRow,
+        Take::EveryRow => Take::Nothing,
+        Take::SomeRows => Take::SomeRows,
     }
 }
 
@@ -197,6 +212,18 @@ mod tests {
         let instants = [T2.parse().unwrap()];
         let nulls = take_by_commit_time(Some((T2.to_string(), T2.to_string())), false, &instants);
         assert_eq!(nulls, Take::SomeRows, "a null may hide");
+    }
+
+    #[test]
+    fn a_row_group_of_one_instant_that_is_not_wanted_is_left_out() {
+        let unless = |min: &str, max: &str, nulls: bool| {
+            let instants: Vec<InstantTime> = [T2].iter().map(|time| time.parse().unwrap()).collect();
+            take_unless_commit_time(Some((min.to_string(), max.to_string())), !nulls, &instants)
+        };
+        assert_eq!(unless(T2, T2, false), Take::Nothing);
+        assert_eq!(unless(T2, T2, true), Take::SomeRows, "a row without a time is of no instant that was read");
+        assert_eq!(unless(T3, T3, true), Take::EveryRow);
+        assert_eq!(unless(T1, T3, false), Take::SomeRows);
     }
 
     #[test]

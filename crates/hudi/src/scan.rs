@@ -58,6 +58,8 @@ pub struct FileScan {
     pub constants: BTreeMap<String, Option<String>>,
     /// Only rows written by these instants; `None`: all rows.
     pub instants: Option<Arc<Vec<InstantTime>>>,
+    /// Instead, only rows written by none of them; those of an instant that nobody knows are among these.
+    pub all_but: bool,
     /// Leaves out row groups.
     pub prune: Option<Arc<dyn Prune>>,
     /// Rows a batch holds at most.
@@ -117,7 +119,7 @@ impl RowGroupSource {
             .with_batch_size(self.scan.batch_rows.max(1));
         if let (true, Some(root), Some(instants)) = (wanted.filtered, self.commit_time, &self.scan.instants) {
             let mask = ProjectionMask::roots(self.metadata.parquet_schema(), [root]);
-            builder = builder.with_row_filter(commit_time_filter(mask, instants));
+            builder = builder.with_row_filter(commit_time_filter(mask, instants, self.scan.all_but));
         }
         builder
     }
@@ -177,23 +179,26 @@ fn reader_options(found: &SchemaRef, as_dictionary: Option<usize>) -> ArrowReade
     options.with_schema(Arc::new(Schema::new_with_metadata(fields, found.metadata().clone())))
 }
 
-/// Keeps rows whose commit time is one of `instants`.
-fn commit_time_filter(mask: ProjectionMask, instants: &[InstantTime]) -> RowFilter {
-    let wanted: HashSet<String> = instants.iter().map(ToString::to_string).collect();
-    let predicate = move |batch: RecordBatch| wanted_rows(batch.column(0).as_ref(), &wanted);
+/// Keeps rows whose commit time is one of `instants`, or, with `all_but`, none of them.
+fn commit_time_filter(mask: ProjectionMask, instants: &[InstantTime], all_but: bool) -> RowFilter {
+    let named: HashSet<String> = instants.iter().map(ToString::to_string).collect();
+    let predicate = move |batch: RecordBatch| wanted_rows(batch.column(0).as_ref(), &named, all_but);
     RowFilter::new(vec![Box::new(ArrowPredicateFn::new(mask, predicate))])
 }
 
-/// Which rows were written by one of the `wanted` instants.
+/// Which rows were written by one of the `named` instants, or, with `all_but`, by none of them.
 pub(crate) fn wanted_rows(
     column: &dyn Array,
-    wanted: &HashSet<String>,
+    named: &HashSet<String>,
+    all_but: bool,
 ) -> std::result::Result<BooleanArray, ArrowError> {
     if let Some(dictionary) = column.as_dictionary_opt::<Int32Type>() {
-        let values = wanted_rows(dictionary.values().as_ref(), wanted)?;
+        let values = wanted_rows(dictionary.values().as_ref(), named, all_but)?;
         let keys = dictionary.keys();
-        let keep =
-            BooleanBuffer::collect_bool(keys.len(), |row| keys.is_valid(row) && values.value(keys.value(row) as usize));
+        let keep = BooleanBuffer::collect_bool(keys.len(), |row| match keys.is_valid(row) {
+            true => values.value(keys.value(row) as usize),
+            false => all_but,
+        });
         return Ok(BooleanArray::new(keep, None));
     }
     let Some(texts) = column.as_string_opt::<i32>() else {
@@ -203,13 +208,13 @@ pub(crate) fn wanted_rows(
     let mut last: Option<(&str, bool)> = None;
     let keep = BooleanBuffer::collect_bool(texts.len(), |row| {
         if texts.is_null(row) {
-            return false;
+            return all_but;
         }
         let text = texts.value(row);
         match last {
             Some((known, answer)) if known == text => answer,
             _ => {
-                let answer = wanted.contains(text);
+                let answer = named.contains(text) != all_but;
                 last = Some((text, answer));
                 answer
             }

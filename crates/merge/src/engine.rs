@@ -21,7 +21,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::ast::Query;
 use datafusion_spark::planner::SparkFunctionPlanner;
 use tokio::runtime::Handle;
-use tributary_api::merge::{Error, MergeLimits};
+use tributary_api::merge::{Error, MergeLimits, Step};
 use tributary_api::timeline::{Relation, Timeline};
 use tributary_types::SourceName;
 
@@ -32,12 +32,13 @@ use crate::functions::Functions;
 use crate::joins::Joins;
 use crate::memory::{MERGE_FAN_IN, QueryPool};
 use crate::output;
-use crate::placeholders::Reference;
+use crate::placeholders::{RESULT, Reference, bind_result};
 use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
 use crate::relation::{RelationTable, Source};
 use crate::sandbox;
-use crate::script;
+use crate::script::{self, Script};
 use crate::settings::Settings;
+use crate::steps::{check_distinct, flatten, in_step};
 
 /// Sorting keeps this much aside to merge what it spilled, unless the share is too small for it.
 const SORT_RESERVATION: usize = 10 << 20;
@@ -78,6 +79,8 @@ pub(crate) struct Named {
 pub(crate) struct Job {
     /// The SQL, its placeholders bound.
     pub(crate) text: String,
+    /// Steps after it.
+    pub(crate) then: Vec<Step>,
     /// Sources in pipeline order, each with the schema of its relations.
     pub(crate) sources: Vec<(SourceName, SchemaRef)>,
     pub(crate) relations: Vec<Named>,
@@ -133,15 +136,10 @@ impl Engine {
         let mut state = self.session(job, config(shape, joins, reads_messages(job)), &pool)?;
         let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
         let mut tables = self.relations(job, &rows_read, shape);
-        for view in &script.views {
-            if job.relations.iter().any(|named| named.reference.table == view.name) {
-                return Err(sql_error(view.place, format!("view `{}` has the name of a relation", view.name)));
-            }
-            // Its plan is checked at once: views of views could grow without bound before the query is seen.
-            let view_table = ViewTable::new(self.plan_logically(&state, &tables, &view.query)?, None);
-            tables.insert(view.name.clone(), provider_as_source(Arc::new(view_table)));
+        let mut planned = self.plan_script(&state, &mut tables, &script)?;
+        for (number, step) in job.then.iter().enumerate() {
+            planned = self.plan_step(&state, planned, step).map_err(|error| in_step(error, number + 2))?;
         }
-        let planned = self.plan_logically(&state, &tables, &script.query)?;
         let (normalised, schema) = output::normalise(planned)?;
         let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
         let physical = state
@@ -152,6 +150,34 @@ impl Engine {
         let reservation = sort_reservation(pool.share(), count_sorts(&physical));
         state.config_mut().options_mut().execution.sort_spill_reservation_bytes = reservation;
         Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
+    }
+
+    /// Plans the query of a script over `tables`, to which its views are added.
+    fn plan_script(&self, state: &SessionState, tables: &mut Tables, script: &Script) -> Result<LogicalPlan, Error> {
+        let relations: Vec<String> = tables.keys().cloned().collect();
+        for view in &script.views {
+            if relations.contains(&view.name) {
+                return Err(sql_error(view.place, format!("view `{}` has the name of a relation", view.name)));
+            }
+            // Its plan is checked at once: views of views could grow without bound before the query is seen.
+            let view_table = ViewTable::new(self.plan_logically(state, tables, &view.query)?, None);
+            tables.insert(view.name.clone(), provider_as_source(Arc::new(view_table)));
+        }
+        self.plan_logically(state, tables, &script.query)
+    }
+
+    /// Plans a step over the result of the one before it.
+    fn plan_step(&self, state: &SessionState, before: LogicalPlan, step: &Step) -> Result<LogicalPlan, Error> {
+        let text = match step {
+            Step::Flatten { separator } => return flatten(before, separator),
+            Step::Sql(text) => bind_result(text)?,
+        };
+        check_distinct(&before)?;
+        let casing = Casing::of([before.schema().as_arrow()]);
+        let script = script::parse(&text, casing, &self.settings)?;
+        let result = provider_as_source(Arc::new(ViewTable::new(before, None)));
+        let mut tables = Tables::from([(RESULT.to_string(), result)]);
+        self.plan_script(state, &mut tables, &script)
     }
 
     fn plan_logically(&self, state: &SessionState, tables: &Tables, query: &Query) -> Result<LogicalPlan, Error> {

@@ -10,7 +10,7 @@ use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::util::display::array_value_to_string;
 use futures::{StreamExt, stream};
-use tributary_api::merge::{CheckRequest, Checked, Error, Merge, MergeLimits, MergeRequest, MergeSource, Merged};
+use tributary_api::merge::{CheckRequest, Checked, Error, Merge, MergeLimits, MergeRequest, MergeSource, Merged, Step};
 use tributary_api::timeline::{self, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline};
 use tributary_api::writer::{self, FileSizes, KeySettings, StageRequest, Staged, Writer};
 use tributary_api::{RowError, RowStream, Stop};
@@ -154,6 +154,8 @@ pub(crate) struct Bench {
     pub(crate) timeline: Arc<MemoryTimeline>,
     pub(crate) writer: Arc<CollectingWriter>,
     pub(crate) sources: Vec<MergeSource>,
+    /// Steps after the SQL.
+    pub(crate) then: Vec<Step>,
     pub(crate) limits: MergeLimits,
     pub(crate) settings: Settings,
     /// Size that every split claims to have.
@@ -166,6 +168,7 @@ impl Bench {
             timeline: Arc::default(),
             writer: Arc::default(),
             sources: Vec::new(),
+            then: Vec::new(),
             limits: limits(1 << 30),
             settings: Settings { own_threads: false, ..Settings::default() },
             split_bytes: 1,
@@ -202,6 +205,7 @@ impl Bench {
                 bytes: self.split_bytes,
                 logs: None,
                 instants: None,
+                all_but: false,
                 file: None,
             });
         }
@@ -216,7 +220,8 @@ impl Bench {
 
     pub(crate) async fn check(&self, sql: &str) -> Result<Checked, Error> {
         let sources = self.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect();
-        let request = CheckRequest { sql: Some(sql.to_string()), sources, limits: self.limits.clone() };
+        let (then, limits) = (self.then.clone(), self.limits.clone());
+        let request = CheckRequest { sql: Some(sql.to_string()), then, sources, limits };
         self.service().check(request).await
     }
 
@@ -233,6 +238,7 @@ impl Bench {
         let schema = self.check(sql).await?.schema;
         Ok(MergeRequest {
             sql: Some(sql.to_string()),
+            then: self.then.clone(),
             sources: self.sources.clone(),
             stage: stage_request(schema, self.limits.budget.clone()),
             limits: self.limits.clone(),

@@ -37,6 +37,7 @@ mod script;
 mod service;
 mod settings;
 mod sized;
+mod steps;
 
 #[cfg(test)]
 mod fixtures;

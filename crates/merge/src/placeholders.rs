@@ -12,7 +12,11 @@ use tributary_api::merge::{Bound, Error};
 use tributary_api::timeline::Views;
 use tributary_types::SourceName;
 
+use crate::error::sql_error;
 use lexer::{Kind, Token, tokenize};
+
+/// The name inside the engine of what `<SRC>` is.
+pub(crate) const RESULT: &str = "SRC";
 
 /// A place in the SQL text. Both count from 1, columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,23 +70,56 @@ pub(crate) fn bind(sql: &str, sources: &[SourceName]) -> Result<BoundSql, Error>
     let mut text = String::with_capacity(sql.len());
     let mut references: Vec<Reference> = Vec::new();
     for token in tokenize(sql) {
-        // A backtick right behind another would be an escaped one, and two names would become one.
-        if text.ends_with('`') && (token.kind == Kind::Placeholder || token.text.starts_with('`')) {
-            text.push(' ');
-        }
         if token.kind != Kind::Placeholder {
-            text.push_str(token.text);
+            push(&mut text, token.text);
             continue;
         }
         let reference = resolve(&token, sources)?;
-        text.push('`');
-        text.push_str(&reference.table.replace('`', "``"));
-        text.push('`');
+        push(&mut text, &quoted(&reference.table));
         if !references.iter().any(|known| known.table == reference.table) {
             references.push(reference);
         }
     }
     Ok(BoundSql { text, references })
+}
+
+/// Binds a later step of a merge, which names nothing but the result of the step before it.
+pub(crate) fn bind_result(sql: &str) -> Result<String, Error> {
+    let mut text = String::with_capacity(sql.len());
+    let mut used = false;
+    for token in tokenize(sql) {
+        match token.kind {
+            Kind::Placeholder if token.text == "<SRC>" => {
+                used = true;
+                push(&mut text, &quoted(RESULT));
+            }
+            Kind::Placeholder => {
+                return Err(Error::Placeholder {
+                    placeholder: token.text.to_string(),
+                    line: token.place.line,
+                    column: token.place.column,
+                    present: "`<SRC>`, the result of the step before; only the first step names sources".to_string(),
+                });
+            }
+            _ => push(&mut text, token.text),
+        }
+    }
+    match used {
+        true => Ok(text),
+        false => Err(sql_error(None, "the step does not name `<SRC>`, the result of the step before it".to_string())),
+    }
+}
+
+/// Adds a piece. A backtick right behind another would be an escaped one, and two names would become one.
+fn push(text: &mut String, piece: &str) {
+    if text.ends_with('`') && piece.starts_with('`') {
+        text.push(' ');
+    }
+    text.push_str(piece);
+}
+
+fn quoted(table: &str) -> String {
+    format!("`{}`", table.replace('`', "``"))
 }
 
 /// What the SQL names of each source, in pipeline order.

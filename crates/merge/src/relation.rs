@@ -139,6 +139,7 @@ mod tests {
             bytes,
             logs: None,
             instants: None,
+            all_but: false,
             file: None,
         }
     }

@@ -67,12 +67,13 @@ impl Service {
     }
 
     async fn run_within(&self, request: MergeRequest) -> Result<(Merged, u64), Error> {
-        let MergeRequest { sql, sources, stage, limits } = request;
+        let MergeRequest { sql, then, sources, stage, limits } = request;
         let stop = limits.stop.clone();
         let names: Vec<SourceName> = sources.iter().map(|source| source.source.clone()).collect();
         let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
         let job = Arc::new(Job {
             text: bound.text,
+            then,
             relations: pinned(bound.references, &sources)?,
             sources: sources.into_iter().map(|source| (source.source, source.schema)).collect(),
             limits,
@@ -178,7 +179,7 @@ impl Merge for Service {
     }
 
     async fn check(&self, request: CheckRequest) -> Result<Checked, Error> {
-        let CheckRequest { sql, sources, limits } = request;
+        let CheckRequest { sql, then, sources, limits } = request;
         let names: Vec<SourceName> = sources.iter().map(|(name, _)| name.clone()).collect();
         let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
         let relations = bound.references.into_iter().map(|reference| {
@@ -187,6 +188,7 @@ impl Merge for Service {
         });
         let job = Job {
             text: bound.text,
+            then,
             relations: relations.collect(),
             sources,
             limits,

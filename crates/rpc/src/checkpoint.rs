@@ -6,12 +6,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
-use tributary_api::checkpoint::{BatchRecord, Checkpoints, CommitFound, Error, Resolved};
-use tributary_types::{PipelineName, RequestId};
+use tributary_api::checkpoint::{
+    BatchRecord, Checkpoints, CommitFound, Error, KnownCursor, LegacyCheckpoint, Resolved,
+};
+use tributary_types::{PipelineName, RequestId, SourceName};
 
 use crate::convert::{
-    Malformed, commit_found_from_proto, commit_found_to_proto, count, record_from_proto, record_to_proto, required,
-    resolved_from_proto, resolved_to_proto,
+    Malformed, commit_found_from_proto, commit_found_to_proto, count, known_cursors_from_proto, known_cursors_to_proto,
+    legacy_from_proto, legacy_to_proto, record_from_proto, record_to_proto, required, resolved_from_proto,
+    resolved_to_proto, source_name,
 };
 use crate::fault::{malformed, to_status};
 use crate::proto::checkpoint as proto;
@@ -67,6 +70,29 @@ impl Checkpoints for CheckpointClient {
         };
         let found = self.calls.clone().find_commit(request).await.map_err(self.remote.failed(DOING))?;
         commit_found_from_proto(found.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
+
+    async fn find_cursors(
+        &self,
+        pipeline: &PipelineName,
+        target: &str,
+        sources: &[SourceName],
+    ) -> Result<Vec<KnownCursor>, Error> {
+        const DOING: &str = "looking for the cursors of sources";
+        let request = proto::FindCursorsRequest {
+            pipeline: pipeline.to_string(),
+            target: target.to_string(),
+            sources: sources.iter().map(ToString::to_string).collect(),
+        };
+        let found = self.calls.clone().find_cursors(request).await.map_err(self.remote.failed(DOING))?;
+        known_cursors_from_proto(found.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
+
+    async fn find_legacy(&self, target: &str) -> Result<Option<LegacyCheckpoint>, Error> {
+        const DOING: &str = "looking for a checkpoint of another program";
+        let request = proto::FindLegacyRequest { target: target.to_string() };
+        let found = self.calls.clone().find_legacy(request).await.map_err(self.remote.failed(DOING))?;
+        legacy_from_proto(found.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
     async fn record(&self, record: BatchRecord) -> Result<(), Error> {
@@ -138,6 +164,25 @@ impl CheckpointService for CheckpointServer {
         let id = request_id(request.request_id)?;
         let found = self.checkpoints.find_commit(&pipeline, &request.target, &id).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(commit_found_to_proto(found.as_ref())))
+    }
+
+    async fn find_cursors(
+        &self,
+        request: Request<proto::FindCursorsRequest>,
+    ) -> Result<Response<proto::FindCursorsResponse>, Status> {
+        let request = request.into_inner();
+        let pipeline = pipeline_name(request.pipeline)?;
+        let sources: Result<Vec<SourceName>, Malformed> = request.sources.into_iter().map(source_name).collect();
+        let found = self.checkpoints.find_cursors(&pipeline, &request.target, &sources.map_err(malformed)?).await;
+        Ok(Response::new(known_cursors_to_proto(&found.map_err(|e| to_status(&e))?)))
+    }
+
+    async fn find_legacy(
+        &self,
+        request: Request<proto::FindLegacyRequest>,
+    ) -> Result<Response<proto::FindLegacyResponse>, Status> {
+        let found = self.checkpoints.find_legacy(&request.into_inner().target).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(legacy_to_proto(found.as_ref())))
     }
 
     async fn record(&self, request: Request<proto::RecordRequest>) -> Result<Response<proto::RecordResponse>, Status> {

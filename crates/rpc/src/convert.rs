@@ -5,6 +5,7 @@
 mod batch;
 mod checkpoint;
 mod common;
+mod cursors;
 mod enums;
 mod merge;
 mod pipeline;
@@ -15,11 +16,15 @@ mod writer;
 
 pub use batch::{batch_from_proto, batch_to_proto, plan_from_proto, plan_to_proto};
 pub use checkpoint::{
-    commit_found_from_proto, commit_found_to_proto, record_from_proto, record_to_proto, resolved_from_proto,
-    resolved_to_proto,
+    commit_found_from_proto, commit_found_to_proto, known_cursors_from_proto, known_cursors_to_proto,
+    legacy_from_proto, legacy_to_proto, record_from_proto, record_to_proto, resolved_from_proto, resolved_to_proto,
 };
 pub use common::{
     cursor_from_proto, cursor_to_proto, report_from_proto, report_to_proto, window_from_proto, window_to_proto,
+};
+pub use cursors::{
+    cursors_from_proto, cursors_to_proto, override_statuses_from_proto, override_statuses_to_proto,
+    overrides_from_proto, overrides_to_proto,
 };
 pub use enums::WireEnum;
 pub use merge::{

@@ -14,13 +14,14 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::{mpsc, watch};
 use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
+use tributary_api::checkpoint::CursorCommit;
 use tributary_api::coordinator::{
-    BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest, SourceStatus,
+    BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest, SourceStatus,
 };
 use tributary_api::timeline::{self, WindowReport};
 use tributary_api::{RowError, RowStream};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, Outcome, PipelineName, SourceName, Stage, Window};
+use tributary_types::{BatchName, Checkpoint, Outcome, Override, PipelineName, SourceName, Stage, Window};
 
 use crate::convert::tests::status;
 
@@ -80,6 +81,17 @@ impl MemoryCoordinator {
     }
 }
 
+/// Overrides with a token count as applied before.
+fn statuses(overrides: Vec<Override>) -> Vec<OverrideStatus> {
+    let one = |wanted: Override| OverrideStatus {
+        source: wanted.source.clone().unwrap_or_else(|| SourceName::new("only").unwrap()),
+        to: wanted.to.to_string(),
+        applied_by: wanted.token.map(|_| "20250606182826197".parse().unwrap()),
+        before: None,
+    };
+    overrides.into_iter().map(one).collect()
+}
+
 pub(crate) fn pipeline(name: &str) -> Pipeline {
     let mut pipeline = crate::convert::tests::pipeline();
     pipeline.name = PipelineName::new(name).unwrap();
@@ -103,6 +115,8 @@ impl Coordinator for MemoryCoordinator {
             request: request.request,
             asked_by: request.asked_by,
             stage: Stage::Pending,
+            overrides: statuses(request.overrides),
+            seq: request.cursors_only.then_some(7),
             ..status(None)
         };
         let (sender, receiver) = watch::channel(first.clone());
@@ -140,7 +154,20 @@ impl Coordinator for MemoryCoordinator {
         self.get_batch(name).await
     }
 
-    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {
+    async fn check_overrides(&self, _: Pipeline, overrides: Vec<Override>) -> Result<Vec<OverrideStatus>, Error> {
+        Ok(statuses(overrides))
+    }
+
+    async fn get_cursors(&self, pipeline: &PipelineName, target: &str) -> Result<Option<CursorCommit>, Error> {
+        let mut checkpoint = Checkpoint::first(target.to_string());
+        checkpoint.seq = 3;
+        checkpoint.tokens.insert("a=start".to_string(), "20250606182826197".parse().unwrap());
+        let instant = "20250606182826197".parse().unwrap();
+        let found = CursorCommit { completed: None, instant, checkpoint };
+        Ok(Some(found).filter(|_| pipeline.as_str() == "p"))
+    }
+
+    async fn plan_batch(&self, pipeline: Pipeline, overrides: Vec<Override>) -> Result<PlannedBatch, Error> {
         let problems = pipeline.sources.iter().filter(|source| source.num_instants == 0);
         let problems: Vec<String> = problems.map(|source| format!("source `{}`", source.name)).collect();
         if !problems.is_empty() {
@@ -154,6 +181,7 @@ impl Coordinator for MemoryCoordinator {
                 report: WindowReport::default(),
                 rows: 0,
             }],
+            overrides: statuses(overrides),
             has_news: true,
             logical_plan: "logical".to_string(),
             physical_plan: "physical".to_string(),

@@ -274,6 +274,8 @@ async fn run_batch(
         pipeline: pipeline(directory, sources, run)?,
         request: RequestId::new(format!("run{run}"))?,
         allow_empty: false,
+        overrides: Vec::new(),
+        cursors_only: false,
         asked_by: "bench".to_string(),
     };
     let started = roles.coordinator.run_batch(request).await?;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line.
 
+mod cursors;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use crate::commands;
 use crate::roles::Role;
 use crate::telemetry;
 
+pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
+
 /// Keeps one Apache Hudi table up to date from many.
 #[derive(Debug, Parser)]
 #[command(
@@ -22,7 +26,8 @@ use crate::telemetry;
     after_help = "Examples:\n  tributary run --pipeline orders.toml\n  tributary plan --pipeline orders.toml\n  \
                   tributary table inspect /lake/orders\n  tributary serve --data-dir /var/lib/tributary\n  \
                   tributary run --server http://127.0.0.1:7373 --pipeline orders.toml\n  tributary batches pull \
-                  orders/REQUEST-ID\n\nExit codes of `run`: 0 committed or nothing new, 1 failed, 2 \
+                  orders/REQUEST-ID\n  tributary run --pipeline orders.toml --override users=snapshot\n  tributary cursors \
+                  get --pipeline orders.toml\n\nExit codes of `run`: 0 committed or nothing new, 1 failed, 2 \
                   rejected, 3 conflict, 4 cancelled, 5 outcome unknown."
 )]
 pub struct Cli {
@@ -53,6 +58,9 @@ pub enum Command {
     /// Look at the batches of a server, follow or cancel one, pull its rows.
     #[command(subcommand)]
     Batches(BatchesCommand),
+    /// Show the cursors of a pipeline, set them by hand, show their history.
+    #[command(subcommand)]
+    Cursors(CursorsCommand),
     /// Measure reading and merging as ratios to plain DataFusion, on tables made for it.
     Bench(BenchArgs),
 }
@@ -90,9 +98,12 @@ pub struct BenchArgs {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The pipeline file.
-    #[arg(long, short)]
-    pub pipeline: PathBuf,
+    /// Which pipeline.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Cursors that are set by hand.
+    #[command(flatten)]
+    pub overrides: OverrideArgs,
     /// Go on with batch after batch until stopped.
     #[arg(long)]
     pub continuous: bool,
@@ -124,9 +135,12 @@ pub struct RunArgs {
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The pipeline file.
-    #[arg(long, short)]
-    pub pipeline: PathBuf,
+    /// Which pipeline.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Cursors that the batch would set by hand.
+    #[command(flatten)]
+    pub overrides: OverrideArgs,
     /// Plan on this server, `http://HOST:PORT`, instead of in this process.
     #[arg(long)]
     pub server: Option<String>,
@@ -327,6 +341,7 @@ pub fn main(cli: Cli) -> ExitCode {
             Command::Table(command) => commands::table::table(command, stores).await,
             Command::Serve(args) => commands::serve::serve(args, stores).await,
             Command::Batches(command) => commands::batches::batches(command).await,
+            Command::Cursors(command) => commands::cursors::cursors(command, stores).await,
             Command::Bench(args) => commands::bench::bench(args, stores).await,
         }
     });

@@ -3,6 +3,7 @@
 
 pub mod batches;
 pub mod bench;
+pub mod cursors;
 pub mod plan;
 pub mod run;
 pub mod serve;
@@ -16,12 +17,13 @@ use tributary_api::coordinator::{self, Coordinator};
 use tributary_hudi::Stores;
 use tributary_rpc::{CoordinatorClient, Link, connect_lazily};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{SystemClock, SystemEntropy, with_causes};
+use tributary_types::{Override, SystemClock, SystemEntropy, with_causes};
 
+use crate::cli::{JobArgs, OverrideArgs};
 use crate::embedded::{Embedded, Settings, embed, open_store};
 use crate::news::ServerNews;
-use crate::pipeline_file;
 use crate::roles::Parts;
+use crate::{pipeline_file, properties_file};
 
 /// A command that could not do its work.
 #[derive(Debug)]
@@ -53,11 +55,39 @@ impl From<coordinator::Error> for Failed {
     }
 }
 
-/// Loads a pipeline file; a wrong one is a rejection. Its paths are made absolute: where a process was started makes
-/// neither another pipeline nor other tables.
-pub(crate) fn load_pipeline(path: &Path) -> Result<Pipeline, Failed> {
-    pipeline_file::load(&std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()))
-        .map_err(|e| Failed { message: e.to_string(), exit_code: 2 })
+/// A pipeline, and the cursors that are to be set by hand.
+pub(crate) struct Job {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) overrides: Vec<Override>,
+}
+
+/// Loads a pipeline file, or a properties file of Hudi Streamer; a wrong one is a rejection. Its paths are made absolute:
+/// where a process was started makes neither another pipeline nor other tables. What of a properties file is not used is
+/// told on standard error.
+pub(crate) fn load_job(args: &JobArgs, wanted: &OverrideArgs) -> Result<Job, Failed> {
+    let refuse = |e: &dyn std::fmt::Display| Failed { message: e.to_string(), exit_code: 2 };
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let mut job = match (&args.pipeline, &args.props) {
+        (_, Some(props)) => {
+            let read = properties_file::load(&absolute(props), args).map_err(|e| refuse(&e))?;
+            read.notes.iter().for_each(|note| eprintln!("{}: {note}", props.display()));
+            Job { pipeline: read.pipeline, overrides: read.overrides }
+        }
+        (Some(path), None) => {
+            let pipeline = pipeline_file::load(&absolute(path)).map_err(|e| refuse(&e))?;
+            Job { pipeline, overrides: Vec::new() }
+        }
+        (None, None) => return Err(refuse(&"neither --pipeline nor --props is given")),
+    };
+    job.overrides.extend(wanted.overrides.iter().cloned());
+    if let Some(token) = &wanted.override_token {
+        if job.overrides.is_empty() {
+            return Err(refuse(&"--override-token is given, and no --override that it could be the token of"));
+        }
+        let with_token = job.overrides.into_iter().map(|wanted| wanted.with_token(token));
+        job.overrides = with_token.collect::<Result<_, _>>().map_err(|e| refuse(&e))?;
+    }
+    Ok(job)
 }
 
 /// What roles are made of, over `stores` and the system's clock and randomness. Records are kept below `data`.

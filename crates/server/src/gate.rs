@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
-use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest};
+use tributary_api::checkpoint::CursorCommit;
+use tributary_api::coordinator::{
+    BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest,
+};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, Code, Outcome, PipelineName, Retry};
+use tributary_types::{BatchName, Code, Outcome, Override, PipelineName, Retry};
 
 /// Time that batches have to stop once the drain time is over.
 const STOPPING: Duration = Duration::from_secs(5);
@@ -110,8 +113,20 @@ impl Coordinator for Gate {
         self.coordinator.cancel_batch(name).await
     }
 
-    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {
-        self.coordinator.plan_batch(pipeline).await
+    async fn plan_batch(&self, pipeline: Pipeline, overrides: Vec<Override>) -> Result<PlannedBatch, Error> {
+        self.coordinator.plan_batch(pipeline, overrides).await
+    }
+
+    async fn check_overrides(
+        &self,
+        pipeline: Pipeline,
+        overrides: Vec<Override>,
+    ) -> Result<Vec<OverrideStatus>, Error> {
+        self.coordinator.check_overrides(pipeline, overrides).await
+    }
+
+    async fn get_cursors(&self, pipeline: &PipelineName, target: &str) -> Result<Option<CursorCommit>, Error> {
+        self.coordinator.get_cursors(pipeline, target).await
     }
 
     async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error> {

@@ -9,6 +9,7 @@ pub mod commands;
 pub mod embedded;
 pub mod peers;
 pub mod pipeline_file;
+pub mod properties_file;
 pub mod roles;
 pub mod serve;
 pub mod telemetry;

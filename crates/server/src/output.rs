@@ -2,6 +2,7 @@
 //! What the commands print: for people, or one JSON object a line for scripts.
 
 mod brief;
+mod cursors;
 mod json_rows;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use crate::cli::Output;
 use crate::commands::Failed;
 
 pub(crate) use self::brief::print_brief;
+use self::cursors::{OverrideJson, override_json, override_line};
+pub(crate) use self::cursors::{print_cursors, print_history, print_overrides};
 
 /// A progress bar on a terminal; nothing elsewhere.
 pub(crate) struct Progress {
@@ -93,6 +96,8 @@ struct BatchJson<'a> {
     replaced_groups: u64,
     peak_memory: u64,
     sources: Vec<SourceJson>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overrides: Vec<OverrideJson>,
     timings_millis: BTreeMap<&'a str, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ErrorJson<'a>>,
@@ -120,6 +125,8 @@ struct SourceJson {
     not_a_cut: bool,
     /// Why the source was left out of the batch.
     skipped: Option<String>,
+    /// Whether its cursor was stale, so that the whole table was read and deletes in the gap are lost.
+    gap: bool,
     /// Files behind the cursor that are read, and that are left out: the first ones, and how many are left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     late_files: Vec<String>,
@@ -155,6 +162,7 @@ fn source_json(source: &SourceStatus) -> SourceJson {
         headroom_instants: source.report.headroom_instants,
         not_a_cut: source.report.not_a_cut,
         skipped: source.report.skipped.clone(),
+        gap: source.report.gap,
         late_files: source.report.late_files.clone(),
         left_out: source.report.left_out.clone(),
         left_out_files: source.report.left_out_files,
@@ -234,6 +242,7 @@ fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
         replaced_groups: status.written.replaced_groups,
         peak_memory: status.peak_memory,
         sources: status.sources.iter().map(source_json).collect(),
+        overrides: status.overrides.iter().map(|it| override_json(it, status.outcome)).collect(),
         timings_millis: timings,
         error: status.error.as_ref().map(|failure| ErrorJson {
             code: format!("{:?}", failure.code),
@@ -258,6 +267,9 @@ fn print_batch_text(status: &BatchStatus) {
     }
     for source in &status.sources {
         print_source(source);
+    }
+    for status_of in &status.overrides {
+        println!("{}", override_line(status_of, status.outcome));
     }
     if let (Some(Outcome::Committed), Some(instant)) = (status.outcome, &status.instant) {
         let completed = status.completed.as_ref().map_or("-".to_string(), ToString::to_string);
@@ -327,6 +339,9 @@ fn source_lines(source: &SourceStatus) -> Vec<String> {
     if window.end.kind() == CursorKind::Completed && !requested.is_empty() {
         more(format!("by requested time it {}", requested.join(" and ")));
     }
+    if report.gap {
+        more("its cursor was stale: the whole table is read, and deletes since then are lost".to_string());
+    }
     if let Some(why) = &report.skipped {
         more(format!("left out, its cursor stays: {why}"));
     }
@@ -371,6 +386,7 @@ pub(crate) fn print_plan(plan: &PlannedBatch, output: Output) {
         print_json(&serde_json::json!({
             "has_news": plan.has_news,
             "sources": sources,
+            "overrides": plan.overrides.iter().map(|it| override_json(it, None)).collect::<Vec<_>>(),
             "columns": plan.columns.iter().map(|(n, t)| serde_json::json!({"name": n, "type": t})).collect::<Vec<_>>(),
             "logical_plan": plan.logical_plan,
             "physical_plan": plan.physical_plan,
@@ -379,6 +395,7 @@ pub(crate) fn print_plan(plan: &PlannedBatch, output: Output) {
     }
     println!("news     {}", if plan.has_news { "yes" } else { "no" });
     plan.sources.iter().for_each(print_source);
+    plan.overrides.iter().for_each(|status| println!("{}", override_line(status, None)));
     println!("columns");
     for (name, data_type) in &plan.columns {
         println!("  {name}: {data_type}");

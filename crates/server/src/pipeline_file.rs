@@ -84,7 +84,7 @@ fn position(text: &str, at: usize) -> String {
 }
 
 /// Adds the nearest known key to the message about an unknown one.
-fn with_suggestion(message: &str) -> String {
+pub(crate) fn with_suggestion(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     if !message.starts_with("unknown ") || quoted.len() < 2 {
         return message.to_string();
@@ -101,7 +101,7 @@ fn with_suggestion(message: &str) -> String {
     }
 }
 
-fn resolve(directory: &Path, path: &str) -> String {
+pub(crate) fn resolve(directory: &Path, path: &str) -> String {
     let has_scheme = path.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/'));
     if has_scheme || Path::new(path).is_absolute() || directory.as_os_str().is_empty() {
         return path.to_string();

@@ -53,7 +53,8 @@ pub(crate) struct Window {
 /// Decides the window of `request`.
 pub(crate) fn decide(request: &PlanRequest, files: &FilesRequest, facts: &Facts<'_>) -> Result<Window, Error> {
     let begin = begin_of(request, facts)?;
-    let memory = Memory::new(files.state.as_ref(), &begin, facts);
+    check_not_beyond(request, &begin, facts)?;
+    let memory = Memory::new(files.state.as_ref().filter(|_| !files.moved), &begin, facts);
     if request.lookup {
         return Ok(whole(request, files, facts));
     }
@@ -94,6 +95,28 @@ fn begin_of(request: &PlanRequest, facts: &Facts<'_>) -> Result<FilePosition, Er
             Err(unfit(format!("its cursor {cursor} is one of a table or a topic, not of a directory of files")))
         }
         Begin::Timestamp(_) => Err(unfit("only a topic begins at a time of day".to_string())),
+    }
+}
+
+/// A place that was set by hand must not lie after every file: what comes next would be skipped unseen.
+fn check_not_beyond(request: &PlanRequest, begin: &FilePosition, facts: &Facts<'_>) -> Result<(), Error> {
+    if !request.by_hand || begin.is_start() {
+        return Ok(());
+    }
+    let newest = facts.listed.last().map(|listed| &listed.at);
+    let beyond = newest.is_none_or(|last| match begin.millis.zip(last.millis) {
+        // A time alone stands after every file of that time.
+        Some((set, latest)) => set > latest,
+        None => begin > last,
+    });
+    match beyond {
+        false => Ok(()),
+        true => Err(Error::Beyond {
+            source_name: request.source.clone(),
+            url: request.url.clone(),
+            cursor: Cursor::File(begin.clone()),
+            newest: newest.map_or("-".to_string(), ToString::to_string),
+        }),
     }
 }
 

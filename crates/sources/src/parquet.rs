@@ -53,6 +53,7 @@ pub(crate) async fn read(storage: &Storage, file: &Pinned, request: ReadRequest)
         projection: request.projection,
         constants: BTreeMap::new(),
         instants: None,
+        all_but: false,
         prune: None,
         batch_rows: request.batch_rows,
         memory: request.memory,

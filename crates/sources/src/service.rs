@@ -162,6 +162,7 @@ impl Planned<'_> {
             bytes: file.bytes,
             logs: None,
             instants: None,
+            all_but: false,
             file: Some(FileSplit {
                 source: self.request.source.clone(),
                 format: Arc::clone(format),

@@ -54,7 +54,7 @@ impl Directory {
         let url = self.root.path().display().to_string();
         PlanRequest {
             views: Views { changed: true, end: true, begin: true },
-            files: Some(Box::new(FilesRequest { source: self.source.clone(), state, pinned: None })),
+            files: Some(Box::new(FilesRequest { source: self.source.clone(), state, pinned: None, moved: false })),
             ..PlanRequest::window(SourceName::new("clicks").unwrap(), url, begin)
         }
     }

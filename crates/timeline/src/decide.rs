@@ -11,17 +11,22 @@
 //!   when it has delivered everything before them;
 //! - a commit that completed inside a window read earlier is late when it is in the span of the instants that the
 //!   cursor remembers and is not one of them;
-//! - a cursor is stale when a commit after it that changed rows was archived.
+//! - a cursor is stale when a commit after it that changed rows was archived. A source may say that the whole table takes
+//!   the place of such a window (see `gap`).
 
+mod by_hand;
+mod gap;
 mod limit;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use tributary_api::timeline::{Begin, Error, InstantFact, PlanRequest};
 use tributary_hudi::ArchivedInstant;
 use tributary_types::pipeline::OnLate;
 use tributary_types::{Cursor, CursorKind, InstantTime, RECENT_INSTANTS, Zone};
 
+pub(crate) use self::gap::decide_gap;
 use self::limit::Limit;
 
 /// Commits whose metadata is asked for at once, at least, where a window still takes some: one round of requests costs as
@@ -68,6 +73,9 @@ pub(crate) struct Window {
     pub(crate) end: InstantTime,
     /// The whole table as of the end, instead of single commits.
     pub(crate) whole: bool,
+    /// Of the whole table, leave out the rows of these instants (requested times): it takes the place of a window that
+    /// cannot be read any more.
+    pub(crate) unless: Option<Arc<Vec<InstantTime>>>,
     /// Commits delivered, in order of completion; late ones come first.
     pub(crate) instants: Vec<InstantFact>,
     /// Those of them that are late.
@@ -173,6 +181,7 @@ impl Decision<'_> {
             begin: None,
             end,
             whole: true,
+            unless: None,
             instants: Vec::new(),
             late: Vec::new(),
             has_news: news && has_commits,
@@ -381,7 +390,10 @@ impl Decision<'_> {
                 false => Err(Error::Restored { source_name, url, cursor }),
             };
         }
-        match all.max() {
+        match all.clone().max() {
+            Some(newest) if begin <= newest && self.request.by_hand && !all.any(|completed| completed == begin) => {
+                Err(self.no_commit(cursor))
+            }
             Some(newest) if begin <= newest => Ok(()),
             newest => {
                 let newest = newest.map_or("-", InstantTime::as_str).to_string();
@@ -412,6 +424,9 @@ impl Decision<'_> {
     fn no_such_request(&self, requested: &InstantTime) -> Error {
         let (source_name, url) = (self.request.source.clone(), self.request.url.clone());
         let cursor = Cursor::Requested(requested.clone());
+        if self.request.by_hand {
+            return self.no_commit(cursor);
+        }
         if self.request.fingerprint.is_some() {
             return Error::Restored { source_name, url, cursor };
         }
@@ -447,6 +462,7 @@ impl Decision<'_> {
             begin: Some(self.facts.kind.at(begin)),
             end,
             whole: false,
+            unless: None,
             has_news: !instants.is_empty(),
             instants,
             late: late_times,

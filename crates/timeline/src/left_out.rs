@@ -45,6 +45,7 @@ pub(crate) fn leave_out(request: &PlanRequest, window: &Window, why: Error) -> R
             begin: Some(cursor.clone()),
             end: cursor.instant().cloned().unwrap_or_else(InstantTime::init),
             whole: false,
+            unless: None,
             instants: Vec::new(),
             late: Vec::new(),
             has_news: false,

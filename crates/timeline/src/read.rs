@@ -24,7 +24,7 @@ pub(crate) async fn read(stores: &dyn Stores, request: ReadRequest) -> Result<Ro
     let constants = partition_values(&storage, &request).await?;
     let prune = request.predicate.map(|predicate| Arc::new(PredicatePrune(predicate)) as Arc<dyn Prune>);
     let group = format!("{}/{}", request.split.partition, request.split.file_id);
-    let Split { path, bytes, logs, instants, .. } = request.split;
+    let Split { path, bytes, logs, instants, all_but, .. } = request.split;
     let scan = FileScan {
         path,
         bytes,
@@ -32,6 +32,7 @@ pub(crate) async fn read(stores: &dyn Stores, request: ReadRequest) -> Result<Ro
         projection: request.projection,
         constants,
         instants,
+        all_but,
         prune,
         batch_rows: request.batch_rows,
         memory: request.memory,

@@ -60,7 +60,7 @@ impl Pinning<'_> {
         let mut relations = Relations::default();
         if let Some(listing) = listing.as_ref().filter(|_| whole_changed || views.end) {
             let at_end = self.whole_relation(listing, &self.window.end).await?;
-            relations.changed = whole_changed.then(|| at_end.clone());
+            relations.changed = whole_changed.then(|| self.unless_read(at_end.clone()));
             relations.at_end = views.end.then_some(at_end);
         }
         if views.changed && !self.window.whole {
@@ -74,6 +74,16 @@ impl Pinning<'_> {
             });
         }
         Ok(relations)
+    }
+
+    /// The rows of the whole table that are delivered: all, or those that no commit up to a stale cursor wrote.
+    fn unless_read(&self, mut whole: Relation) -> Relation {
+        let Some(read) = &self.window.unless else { return whole };
+        for split in &mut whole.splits {
+            split.instants = Some(Arc::clone(read));
+            split.all_but = true;
+        }
+        whole
     }
 
     async fn list(&self) -> Result<Listing, Error> {
@@ -339,7 +349,8 @@ impl Pinning<'_> {
             let (path, bytes) = slice.base.map(|base| (base.path, base.bytes)).unwrap_or_default();
             let (partition, file_id) = slice.group;
             let url = self.table.url.clone();
-            Split { url, partition, file_id, path, bytes, logs: logs.pin(slice.logs), instants, file: None }
+            let logs = logs.pin(slice.logs);
+            Split { url, partition, file_id, path, bytes, logs, instants, all_but: false, file: None }
         };
         Ok(Relation { schema: Arc::clone(&self.schema), splits: wanted.into_iter().map(split).collect() })
     }

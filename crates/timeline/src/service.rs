@@ -12,10 +12,11 @@ use tributary_api::timeline::{
 };
 use tributary_hudi::Stores;
 use tributary_hudi::target::CleanMark;
+use tributary_types::pipeline::OnStale;
 use tributary_types::{Clock, Cursor, Fault, InstantTime, with_causes};
 
 use crate::cache::Cache;
-use crate::decide::{Facts, Step, Window, decide};
+use crate::decide::{Facts, Step, Window, decide, decide_gap};
 use crate::facts::Table;
 use crate::headroom::{clean_mark, headroom};
 use crate::left_out::{LeftOut, check_files, leave_out};
@@ -56,18 +57,12 @@ impl Service {
             refuse::check_meta_columns(&request.url, &table.config)?;
         }
         check_identity(&table, request)?;
-        let (window, known) = self.decide(&mut table, request).await?;
+        let mut planned = self.plan_window(&mut table, request, decide).await;
+        if request.on_stale == OnStale::Snapshot && !request.lookup && matches!(planned, Err(Error::Stale { .. })) {
+            planned = self.plan_window(&mut table, request, decide_gap).await;
+        }
+        let (planned, known) = planned?;
         let mark = clean_mark(&table, &self.cache).await;
-        let planned = match self.pin(&table, request, &window).await? {
-            Ok((schema, relations)) => {
-                Planned { end: table.kind().at(window.end.clone()), window, schema, relations, skipped: None }
-            }
-            Err(why) => {
-                let skipped = Some(with_causes(&why));
-                let LeftOut { window, cursor, schema, relations } = leave_out(request, &window, why)?;
-                Planned { end: cursor, window, schema: Some(schema), relations, skipped }
-            }
-        };
         let newest = table.newest_known_change(&known).cloned();
         let report = report(&table, request, &planned, &known, mark.as_ref());
         let Planned { end, window, schema, relations, .. } = planned;
@@ -87,6 +82,26 @@ impl Service {
             at_begin: relations.at_begin,
             report,
         })
+    }
+
+    async fn plan_window(
+        &self,
+        table: &mut Table,
+        request: &PlanRequest,
+        by: Decide,
+    ) -> Result<(Planned, HashMap<InstantTime, bool>), Error> {
+        let (window, known) = self.decide(table, request, by).await?;
+        let planned = match self.pin(table, request, &window).await? {
+            Ok((schema, relations)) => {
+                Planned { end: table.kind().at(window.end.clone()), window, schema, relations, skipped: None }
+            }
+            Err(why) => {
+                let skipped = Some(with_causes(&why));
+                let LeftOut { window, cursor, schema, relations } = leave_out(request, &window, why)?;
+                Planned { end: cursor, window, schema: Some(schema), relations, skipped }
+            }
+        };
+        Ok((planned, known))
     }
 
     /// Pins the files of a window and resolves its schema; the inner error says why the files and it do not fit.
@@ -120,6 +135,7 @@ impl Service {
         &self,
         table: &mut Table,
         request: &PlanRequest,
+        by: Decide,
     ) -> Result<(Window, HashMap<InstantTime, bool>), Error> {
         let mut known = HashMap::new();
         loop {
@@ -132,13 +148,16 @@ impl Service {
                 archived: &table.archive.writes,
                 known: &known,
             };
-            match decide(request, &facts)? {
+            match by(request, &facts)? {
                 Step::Decided(window) => return Ok((window, known)),
                 Step::Classify(wanted) => table.classify(&self.cache, &wanted, &mut known).await?,
             }
         }
     }
 }
+
+/// What decides a window.
+type Decide = fn(&PlanRequest, &Facts<'_>) -> Result<Step, Error>;
 
 /// What a plan is made of.
 struct Planned {
@@ -241,6 +260,7 @@ fn report(
         begin_requested: window.begin.as_ref().and_then(|begin| begin.instant().and_then(requested)),
         end_requested: requested(&window.end),
         not_a_cut: false,
+        gap: window.unless.is_some(),
         waits_for: window.waits_for.clone(),
         skipped: planned.skipped.clone(),
         ..WindowReport::default()

@@ -2,6 +2,7 @@
 //! Real tables, written by Spark, against what Spark reads in them.
 
 mod costs;
+mod gaps;
 mod json;
 mod left_out;
 mod merge_on_read;
@@ -19,7 +20,7 @@ use futures::TryStreamExt;
 use serde_json::Value;
 use tributary_api::timeline::{Begin, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::SystemStores;
-use tributary_types::pipeline::{OnHole, OnLate};
+use tributary_types::pipeline::{OnHole, OnLate, OnStale};
 use tributary_types::{Clock, Cursor, MemoryBudget, SourceName};
 
 use crate::{Service, Settings};
@@ -48,9 +49,11 @@ fn request(url: &str, begin: Begin) -> PlanRequest {
         num_instants: 5,
         ceiling_millis: None,
         pinned_end: None,
+        by_hand: false,
         fingerprint: None,
         recent: Vec::new(),
         on_late: OnLate::Fail,
+        on_stale: OnStale::Fail,
         on_hole: OnHole::Block,
         views: Views { changed: true, end: false, begin: false },
         meta_columns: true,

@@ -12,7 +12,7 @@ use crate::cursor::{Cursor, Window};
 use crate::files::{FilePosition, FileState};
 use crate::instant::{InstantTime, Zone};
 use crate::names::{PipelineName, RequestId, SourceName};
-use crate::pipeline::FileOrder;
+use crate::pipeline::{FileOrder, Start};
 
 /// Where Hudi Streamer keeps a checkpoint of the first kind (requested times, and every several-source form).
 pub const FLAT_KEY: &str = "deltastreamer.checkpoint.key";
@@ -118,9 +118,13 @@ pub enum Answer<'a> {
 pub struct SourceCheckpoint {
     /// Kind of source: `hudi`, `csv`, `json`, `parquet` or `kafka`.
     pub kind: String,
-    /// How far it was read; absent for a source that is only looked up (`read = "snapshot"`).
+    /// How far it was read; absent for a source that is only looked up (`read = "snapshot"`), and for one whose next
+    /// window was set by hand to the whole table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<Cursor>,
+    /// Where its next window begins, set by hand, where no cursor says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Start>,
     /// What the batch of this commit read of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
@@ -413,6 +417,7 @@ mod tests {
         SourceCheckpoint {
             kind: "hudi".to_string(),
             cursor: Some(cursor.parse().unwrap()),
+            restart: None,
             window: None,
             as_of: None,
             fingerprint: "f".to_string(),

@@ -16,6 +16,7 @@ mod memory;
 mod names;
 mod offsets;
 mod outcome;
+mod overrides;
 pub mod pipeline;
 
 pub use checkpoint::{
@@ -32,3 +33,4 @@ pub use memory::{MemoryBudget, MemoryExceeded, Reservation};
 pub use names::{BatchName, IS_DELETED, NameError, PipelineName, RequestId, SourceName};
 pub use offsets::{TopicOffsets, TopicOffsetsError, is_topic_name};
 pub use outcome::{Outcome, Stage};
+pub use overrides::{Override, OverrideError, OverrideTo};

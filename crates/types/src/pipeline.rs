@@ -16,6 +16,8 @@ mod kafka;
 mod policies;
 mod services;
 mod source;
+mod start;
+mod transforms;
 mod units;
 
 pub use files::{
@@ -25,7 +27,10 @@ pub use files::{
 pub use kafka::{KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource};
 pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
 pub use services::Services;
-pub use source::{OnUnused, ReadMode, Source, SourceKind, Start};
+use source::is_default;
+pub use source::{OnUnused, ReadMode, Source, SourceKind};
+pub use start::Start;
+pub use transforms::{Flatten, Transform};
 pub use units::{ByteSize, Span};
 
 /// A whole pipeline.
@@ -41,10 +46,16 @@ pub struct Pipeline {
     /// source's table lies elsewhere than it did then.
     #[serde(default)]
     pub accept_binding_change: bool,
+    /// Go on, once, from the checkpoint that a Hudi Streamer job of one source left in the target.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub adopt_legacy_checkpoint: bool,
+    /// Where sources without a `start` begin in the very first batch of all. One that is added later must have a `start`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_start: Option<Start>,
     /// The tables that are read, in order.
     #[serde(default, rename = "source")]
     pub sources: Vec<Source>,
-    /// The SQL that merges them. Absent: the rows of the one source pass through.
+    /// The steps that merge them, each over the result of the one before. None: the rows of the one source pass through.
     #[serde(default, rename = "transform", skip_serializing_if = "Vec::is_empty")]
     pub transforms: Vec<Transform>,
     /// The table that is written.
@@ -63,18 +74,6 @@ pub enum Consistency {
     Independent,
     /// All sources end at one shared commit-time ceiling.
     Aligned,
-}
-
-/// One step of the merge.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Transform {
-    /// The SQL text itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sql: Option<String>,
-    /// A file that holds it, relative to the pipeline file. Whoever loads the pipeline reads it into `sql`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sql_file: Option<String>,
 }
 
 /// The target.
@@ -253,7 +252,7 @@ impl Pipeline {
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         self.check_sources(&mut problems);
-        self.check_transforms(&mut problems);
+        problems.extend(transforms::problems(self));
         self.check_target(&mut problems);
         if self.limits.memory.0 < 64 << 20 {
             problems.push(format!("`limits.memory` is {}: at least 64MiB are needed", self.limits.memory));
@@ -298,6 +297,17 @@ impl Pipeline {
                     source.name
                 ));
             }
+            if let Some(old) = &source.renamed_from
+                && self.sources.iter().any(|other| {
+                    &other.name == old || other.name != source.name && other.renamed_from.as_ref() == Some(old)
+                })
+            {
+                problems.push(format!(
+                    "source `{}`: `renamed_from = \"{old}\"` is the name, or the former name, of another source of the \
+                     pipeline, or its own: a cursor goes to one source",
+                    source.name
+                ));
+            }
             let Source { name, kind, files, csv, json, .. } = source;
             problems.extend(files::problems(name.as_str(), *kind, files, csv, json));
             problems.extend(kafka::problems(source));
@@ -309,27 +319,6 @@ impl Pipeline {
                     "source `{name}`: `start = \"{cursor}\"` is no place in a source of `kind = \"{}\"`",
                     kind.as_str()
                 ));
-            }
-        }
-    }
-
-    fn check_transforms(&self, problems: &mut Vec<String>) {
-        if self.sources.len() > 1 && self.transforms.is_empty() {
-            problems.push(format!(
-                "{} sources and no SQL: add a `[[transform]]` with `sql` or `sql_file` that merges them",
-                self.sources.len()
-            ));
-        }
-        if self.transforms.len() > 1 {
-            problems.push("more than one `[[transform]]` is given: one step is supported".to_string());
-        }
-        for transform in &self.transforms {
-            match (&transform.sql, &transform.sql_file) {
-                (Some(_), Some(_)) => {
-                    problems.push("a `[[transform]]` has both `sql` and `sql_file`: give one".to_string());
-                }
-                (None, None) => problems.push("a `[[transform]]` has neither `sql` nor `sql_file`".to_string()),
-                _ => {}
             }
         }
     }
@@ -473,18 +462,6 @@ mod tests {
         pipeline.sources[0].name = SourceName::new("db.orders").unwrap();
         pipeline.sources[1].name = SourceName::new("db_orders").unwrap();
         assert!(pipeline.validate()[0].contains("fold to one properties key `db_orders`"));
-    }
-
-    #[test]
-    fn a_start_is_a_policy_or_a_cursor() {
-        let at = Start::try_from("20250606182826197".to_string()).unwrap();
-        assert_eq!(at.to_string(), "completed:20250606182826197");
-        assert!(Start::try_from("newest".to_string()).unwrap_err().contains("none of latest"));
-        for time in ["timestamp:2025-01-31T11:00:00+01:00", "timestamp:1738317600000"] {
-            assert_eq!(Start::try_from(time.to_string()).unwrap(), Start::Timestamp(1_738_317_600_000), "{time}");
-        }
-        let seconds = Start::try_from("timestamp:1738317600".to_string()).unwrap_err();
-        assert!(seconds.contains("milliseconds"), "{seconds}");
     }
 
     #[test]

@@ -42,6 +42,7 @@ async fn open(context: &FileContext, slice: &TargetSlice, schema: &Arc<Schema>) 
         // Tables that leave partition columns out of their files are refused as targets.
         constants: BTreeMap::new(),
         instants: None,
+        all_but: false,
         prune: None,
         batch_rows: context.batch_rows,
         memory: context.budget.clone(),

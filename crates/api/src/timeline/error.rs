@@ -37,8 +37,8 @@ pub enum Error {
     /// Another table is at the path now.
     #[error(
         "source `{source_name}`: `{url}` is not the table its cursor belongs to (fingerprint {found}, expected \
-         {expected}); it was re-created. To read the new table, give the source another name in the pipeline and its SQL: it \
-         then begins at its `start`"
+         {expected}); it was re-created. To read the new table, run once with `--override {source_name}=start`, or give the source another \
+         name in the pipeline and its SQL: it then begins at its `start`"
     )]
     Recreated {
         /// The source.
@@ -53,8 +53,8 @@ pub enum Error {
     /// The cursor's own commit is gone: the table was restored to an earlier state.
     #[error(
         "source `{source_name}`: cursor {cursor} names a commit that `{url}` no longer has, in its timeline or its \
-         history; the table was restored below it. Give the source another name in the pipeline and its SQL: it then \
-         begins at its `start`"
+         history; the table was restored below it. Run once with `--override {source_name}=…`, or give the source another name in \
+         the pipeline and its SQL: it then begins at its `start`"
     )]
     Restored {
         /// The source.
@@ -67,8 +67,9 @@ pub enum Error {
     /// Commits after the cursor are archived or cleaned.
     #[error(
         "source `{source_name}`: commits after {} are no longer readable in `{url}` (archived or cleaned); the earliest \
-         readable one is {earliest}. Give the source another name in the pipeline and its SQL: with `start = \
-         \"snapshot\"` it takes the whole table, with `start = \"{resume}\"` it goes on from there and the gap is lost",
+         readable one is {earliest}. Set `on_stale = \"snapshot\"` to take the whole table without the rows that were read \
+         (deletes in the gap are lost), or run once with `--override {source_name}={resume}` to go on from there, and the \
+         gap is lost",
         stood_at(cursor)
     )]
     Stale {
@@ -136,6 +137,21 @@ pub enum Error {
         cursor: Cursor,
         /// The newest completion time.
         newest: String,
+    },
+    /// A cursor that was set by hand names no commit.
+    #[error(
+        "source `{source_name}`: cursor {cursor} was set by hand and names no commit of `{url}`, in its timeline or its \
+         history; {nearest}"
+    )]
+    NoCommit {
+        /// The source.
+        source_name: SourceName,
+        /// The table.
+        url: String,
+        /// The cursor.
+        cursor: Cursor,
+        /// Commits that it could name.
+        nearest: String,
     },
     /// The schema of a file cannot be widened to the table's.
     #[error("table `{url}`, file `{file}`: column `{column}` is {found}, the table's schema says {expected}: {hint}")]
@@ -354,6 +370,7 @@ impl Fault for Error {
             | Error::Late { .. }
             | Error::Clock { .. }
             | Error::Beyond { .. }
+            | Error::NoCommit { .. }
             | Error::LateFiles { .. }
             | Error::ChangedFiles { .. }
             | Error::OutOfRange { .. }
@@ -392,6 +409,7 @@ impl Fault for Error {
             Error::Late { .. } => "LATE_INSTANT",
             Error::Clock { .. } => "CURSOR_CLOCK",
             Error::Beyond { .. } => "CURSOR_BEYOND",
+            Error::NoCommit { .. } => "CURSOR_NO_COMMIT",
             Error::Schema { .. } => "SCHEMA_UNRESOLVABLE",
             Error::FileGone { .. } => "FILE_GONE",
             Error::FileChanged { .. } => "FILE_CHANGED",

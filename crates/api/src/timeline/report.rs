@@ -38,6 +38,10 @@ pub struct WindowReport {
     /// stays.
     #[serde(default)]
     pub skipped: Option<String>,
+    /// The cursor was stale, so the whole table was read but for the rows of commits up to it. What was deleted since is
+    /// lost.
+    #[serde(default)]
+    pub gap: bool,
     /// Files that appeared, or changed, before the cursor and are read with this window. The first
     /// [`NAMES_REPORTED`].
     #[serde(default)]

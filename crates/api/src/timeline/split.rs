@@ -24,6 +24,9 @@ pub struct Split {
     pub logs: Option<Logs>,
     /// Only rows whose `_hoodie_commit_time` is one of these; `None`: all rows.
     pub instants: Option<Arc<Vec<InstantTime>>>,
+    /// Instead, only rows whose `_hoodie_commit_time` is none of them.
+    #[serde(default)]
+    pub all_but: bool,
     /// What is particular to a file of a directory, or to a partition of a topic; `None`: a file slice of a table.
     pub file: Option<FileSplit>,
 }

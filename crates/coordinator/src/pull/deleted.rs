@@ -71,7 +71,7 @@ pub(super) async fn read_keys(
     for split in &relation.splits {
         let partition: Arc<str> = split.partition.as_str().into();
         // Rows of other instants are records that are still there.
-        let whole = Split { instants: None, ..split.clone() };
+        let whole = Split { instants: None, all_but: false, ..split.clone() };
         let mut rows = timeline.read(request(whole, &schema, memory)).await?;
         while let Some(batch) = rows.next().await {
             let batch = batch.map_err(writer::Error::Rows)?;

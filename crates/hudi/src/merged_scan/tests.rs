@@ -89,6 +89,7 @@ impl Slice {
                 projection: Some(vec![2]),
                 constants: BTreeMap::new(),
                 instants: None,
+                all_but: false,
                 prune: None,
                 batch_rows: 100,
                 memory: MemoryBudget::new(1 << 30),
@@ -112,6 +113,12 @@ impl Slice {
         let instants: Vec<InstantTime> = seconds.iter().map(|second| at(*second).parse().unwrap()).collect();
         self.scan.instants = Some(Arc::new(instants));
         self
+    }
+
+    fn written_by_all_but(self, seconds: &[u32]) -> Self {
+        let mut slice = self.written_by(seconds);
+        slice.scan.all_but = true;
+        slice
     }
 
     async fn try_values(&self) -> Result<Vec<i64>> {
@@ -153,6 +160,10 @@ async fn rows_are_chosen_by_commit_time_after_they_were_merged() {
     assert_eq!(slice.values().await, [12, 20, 30, 41]);
     let slice = Slice::new(&base, &logs).await.by_commit_time().written_by(&[2]);
     assert_eq!(slice.values().await, [21]);
+    let slice = Slice::new(&base, &logs).await.written_by_all_but(&[1]);
+    assert_eq!(slice.values().await, [12, 41]);
+    let slice = Slice::new(&base, &logs).await.by_commit_time().written_by_all_but(&[2, 9]);
+    assert_eq!(slice.values().await, [12, 30, 41]);
 }
 
 struct KeepsNothing;

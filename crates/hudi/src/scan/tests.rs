@@ -50,6 +50,7 @@ fn scan(fields: Vec<Field>) -> FileScan {
         projection: None,
         constants: BTreeMap::new(),
         instants: None,
+        all_but: false,
         prune: None,
         batch_rows: 100,
         memory: MemoryBudget::new(1 << 20),
@@ -99,12 +100,31 @@ async fn rows_of_wanted_instants_only() {
 }
 
 #[tokio::test]
+async fn rows_of_all_but_some_instants() {
+    for (seconds, expected) in [
+        (vec![1], vec![5, 7, 8, 9, 10, 11]),
+        (vec![1, 3], vec![5, 7]),
+        (vec![1, 2, 3], vec![]),
+        (vec![9], (0..12).collect()),
+        (vec![], (0..12).collect()),
+    ] {
+        let wanted = FileScan { instants: instants(&seconds), all_but: true, ..scan(vec![id()]) };
+        assert_eq!(ids(wanted).await, expected, "{seconds:?}");
+        let with_time = vec![id(), Field::new(COMMIT_TIME, DataType::Utf8, true)];
+        let wanted = FileScan { instants: instants(&seconds), all_but: true, ..scan(with_time) };
+        assert_eq!(ids(wanted).await, expected, "{seconds:?}");
+    }
+}
+
+#[tokio::test]
 async fn only_mixed_row_groups_have_their_rows_looked_at() {
     let group = |row_group, filtered| Wanted { row_group, filtered };
     let two = FileScan { instants: instants(&[1, 3]), ..scan(vec![id()]) };
     assert_eq!(wanted(&two).await, [group(0, false), group(1, true), group(2, false)]);
     let one = FileScan { instants: instants(&[2]), ..scan(vec![id()]) };
     assert_eq!(wanted(&one).await, [group(1, true)]);
+    let others = FileScan { instants: instants(&[1]), all_but: true, ..scan(vec![id()]) };
+    assert_eq!(wanted(&others).await, [group(1, true), group(2, false)]);
 }
 
 struct IdOver(i64);

@@ -163,6 +163,7 @@ impl Compaction<'_> {
             // Tables that leave partition columns out of their files are refused as targets.
             constants: BTreeMap::new(),
             instants: None,
+            all_but: false,
             prune: None,
             batch_rows: BATCH_ROWS,
             memory: self.memory.clone(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+mod chains;
 mod limits;
 mod planning;
 mod reading;

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use tonic::service::Routes;
 use tributary_api::checkpoint::CursorCommit;
+use tributary_types::pipeline::Start;
 use tributary_types::{
     BatchName, Checkpoint, CheckpointError, Fault, FileState, Outcome, Retry, SourceCheckpoint, SourceName,
 };
@@ -39,6 +40,7 @@ fn resolved() -> Resolved {
         SourceCheckpoint {
             kind: "hudi".to_string(),
             cursor: Some(cursor),
+            restart: Some(Start::Snapshot),
             window: None,
             as_of: None,
             fingerprint: "f".to_string(),
@@ -63,6 +65,17 @@ fn record(pipeline_name: &str, id: &str) -> BatchRecord {
     status.pipeline = pipeline(pipeline_name);
     status.request = RequestId::new(id).unwrap();
     BatchRecord { status, target: "/t".to_string(), definition: "0f".to_string(), process: "a process".to_string() }
+}
+
+fn known_cursor() -> KnownCursor {
+    let CursorCommit { instant, checkpoint, .. } = resolved().newest.unwrap();
+    let (source, entry) = checkpoint.sources.into_iter().next().unwrap();
+    KnownCursor { source, instant, entry }
+}
+
+fn legacy() -> LegacyCheckpoint {
+    let instant = "20250606182826197".parse().unwrap();
+    LegacyCheckpoint { instant, key: tributary_types::FLAT_KEY.to_string(), value: "20250101000000000".to_string() }
 }
 
 fn found() -> CommitFound {
@@ -91,6 +104,20 @@ impl Checkpoints for Memory {
     async fn look_up(&self, name: &PipelineName, target: &str) -> Result<Resolved, Error> {
         let resolved = self.resolve(name, target).await?;
         Ok(Resolved { repaired: Some("only a look".to_string()), ..resolved })
+    }
+
+    async fn find_cursors(
+        &self,
+        _: &PipelineName,
+        target: &str,
+        sources: &[SourceName],
+    ) -> Result<Vec<KnownCursor>, Error> {
+        let known = known_cursor();
+        Ok(Some(known).filter(|known| target == "/t" && sources.contains(&known.source)).into_iter().collect())
+    }
+
+    async fn find_legacy(&self, target: &str) -> Result<Option<LegacyCheckpoint>, Error> {
+        Ok(Some(legacy()).filter(|_| target == "/t"))
     }
 
     async fn record(&self, record: BatchRecord) -> Result<(), Error> {
@@ -129,7 +156,20 @@ behaviours! {
     malformed_cursors_are_an_error_of_their_kind,
     records_are_kept_and_found,
     the_commit_of_a_request_is_found,
+    cursors_of_sources_are_found_in_any_commit,
+    what_another_program_left_is_found,
     a_look_is_no_resolve,
+}
+
+async fn cursors_of_sources_are_found_in_any_commit(role: Arc<dyn Checkpoints>) {
+    let names = ["db.orders", "users"].map(|name| SourceName::new(name).unwrap());
+    assert_eq!(role.find_cursors(&pipeline("p"), "/t", &names).await.unwrap(), [known_cursor()]);
+    assert_eq!(role.find_cursors(&pipeline("p"), "/t", &names[1..]).await.unwrap(), []);
+}
+
+async fn what_another_program_left_is_found(role: Arc<dyn Checkpoints>) {
+    assert_eq!(role.find_legacy("/t").await.unwrap(), Some(legacy()));
+    assert_eq!(role.find_legacy("/new").await.unwrap(), None);
 }
 
 async fn a_look_is_no_resolve(role: Arc<dyn Checkpoints>) {

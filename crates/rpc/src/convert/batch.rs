@@ -7,8 +7,8 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_types::{BatchName, Outcome, PipelineName, RequestId, SourceName, Stage};
 
 use super::{
-    Malformed, WireEnum, millis_from_proto, millis_to_proto, optional, report_from_proto, report_to_proto, required,
-    text, window_from_proto, window_to_proto,
+    Malformed, WireEnum, millis_from_proto, millis_to_proto, optional, override_statuses_from_proto,
+    override_statuses_to_proto, report_from_proto, report_to_proto, required, text, window_from_proto, window_to_proto,
 };
 use crate::proto::{common, coordinator as proto};
 
@@ -30,6 +30,7 @@ pub fn batch_to_proto(status: &BatchStatus) -> proto::Batch {
         error: status.error.as_ref().map(failure_to_proto),
         start_time: Some(millis_to_proto(status.started_millis)),
         asked_by: status.asked_by.clone(),
+        overrides: override_statuses_to_proto(&status.overrides),
     }
 }
 
@@ -55,6 +56,7 @@ pub fn batch_from_proto(batch: proto::Batch) -> Result<BatchStatus, Malformed> {
         completed: optional(&batch.completed, "completed")?,
         seq: batch.seq,
         sources: sources_from_proto(batch.sources)?,
+        overrides: override_statuses_from_proto(batch.overrides)?,
         written: written_from_proto(batch.written.unwrap_or_default()),
         timings,
         peak_memory: batch.peak_memory_bytes,
@@ -75,6 +77,7 @@ pub fn plan_to_proto(plan: &PlannedBatch) -> proto::BatchPlan {
             .iter()
             .map(|(name, type_name)| proto::Column { name: name.clone(), r#type: type_name.clone() })
             .collect(),
+        overrides: override_statuses_to_proto(&plan.overrides),
     }
 }
 
@@ -82,6 +85,7 @@ pub fn plan_to_proto(plan: &PlannedBatch) -> proto::BatchPlan {
 pub fn plan_from_proto(plan: proto::BatchPlan) -> Result<PlannedBatch, Malformed> {
     Ok(PlannedBatch {
         sources: sources_from_proto(plan.sources)?,
+        overrides: override_statuses_from_proto(plan.overrides)?,
         has_news: plan.has_news,
         logical_plan: plan.logical_plan,
         physical_plan: plan.physical_plan,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cursors of pipelines and records of batches.
 
-use tributary_api::checkpoint::{BatchRecord, CommitFound, CursorCommit, Resolved};
+use tributary_api::checkpoint::{BatchRecord, CommitFound, CursorCommit, KnownCursor, LegacyCheckpoint, Resolved};
 use tributary_types::{Checkpoint, InstantTime, PipelineName};
 
-use super::{Malformed, batch_from_proto, batch_to_proto, optional, required, text};
+use super::timeline::source_name;
+use super::{Malformed, batch_from_proto, batch_to_proto, json_from_proto, json_to_proto, optional, required, text};
 use crate::proto::checkpoint as proto;
 
 /// Where a pipeline stands, for the wire.
@@ -59,6 +60,43 @@ pub fn commit_found_from_proto(found: proto::FindCommitResponse) -> Result<Optio
     let Some(instant) = optional(&found.instant, "instant")? else { return Ok(None) };
     let definition = Some(found.definition).filter(|definition| !definition.is_empty());
     Ok(Some(CommitFound { instant, completed: optional(&found.completed, "completed")?, seq: found.seq, definition }))
+}
+
+/// Cursors that commits have of sources, for the wire.
+pub fn known_cursors_to_proto(found: &[KnownCursor]) -> proto::FindCursorsResponse {
+    let one = |known: &KnownCursor| proto::KnownCursor {
+        source: known.source.to_string(),
+        instant: known.instant.to_string(),
+        entry: json_to_proto(&known.entry),
+    };
+    proto::FindCursorsResponse { cursors: found.iter().map(one).collect() }
+}
+
+/// Cursors that commits have of sources, from the wire.
+pub fn known_cursors_from_proto(found: proto::FindCursorsResponse) -> Result<Vec<KnownCursor>, Malformed> {
+    let one = |known: proto::KnownCursor| {
+        Ok(KnownCursor {
+            source: source_name(known.source)?,
+            instant: known.instant.parse().map_err(|e| Malformed::new("cursors.instant", e))?,
+            entry: required(json_from_proto(Some(known.entry), "cursors.entry")?, "cursors.entry")?,
+        })
+    };
+    found.cursors.into_iter().map(one).collect()
+}
+
+/// What another program left, for the wire.
+pub fn legacy_to_proto(found: Option<&LegacyCheckpoint>) -> proto::FindLegacyResponse {
+    proto::FindLegacyResponse {
+        instant: text(found.map(|found| &found.instant)),
+        key: found.map(|found| found.key.clone()).unwrap_or_default(),
+        value: found.map(|found| found.value.clone()).unwrap_or_default(),
+    }
+}
+
+/// What another program left, from the wire.
+pub fn legacy_from_proto(found: proto::FindLegacyResponse) -> Result<Option<LegacyCheckpoint>, Malformed> {
+    let Some(instant) = optional(&found.instant, "instant")? else { return Ok(None) };
+    Ok(Some(LegacyCheckpoint { instant, key: found.key, value: found.value }))
 }
 
 /// A record for the wire.

@@ -61,6 +61,7 @@ wire_enums! {
     Op = timeline::Op { Eq, NotEq, Lt, LtEq, Gt, GtEq }
     OnLate = common::OnLate, unspecified is Fail { Fail, Deliver }
     OnHole = common::OnHole, unspecified is Block { Block, Fail }
+    OnStale = common::OnStale, unspecified is Fail { Fail, Snapshot }
     TableType = common::TableType, unspecified is CopyOnWrite { CopyOnWrite, MergeOnRead }
     Operation = common::Operation, unspecified is Upsert {
         Upsert, Insert, BulkInsert, Delete, InsertOverwrite, InsertOverwriteTable, DeletePartition
@@ -69,7 +70,6 @@ wire_enums! {
     Consistency = coordinator::Consistency, unspecified is Independent { Independent, Aligned }
     SourceKind = coordinator::SourceKind, unspecified is Hudi { Hudi, Csv, Json, Parquet, Kafka }
     ReadMode = coordinator::ReadMode, unspecified is Incremental { Incremental, Snapshot }
-    OnStale = coordinator::OnStale, unspecified is Fail { Fail }
     OnMalformedCursor = coordinator::OnMalformedCursor, unspecified is Fail { Fail, Start }
     OnUnused = coordinator::OnUnused, unspecified is Fail { Fail, Allow }
     Writers = coordinator::Writers, unspecified is Exclusive { Exclusive }

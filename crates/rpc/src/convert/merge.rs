@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tributary_api::Stop;
-use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeRequest, MergeSource, Merged};
+use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeRequest, MergeSource, Merged, Step};
 use tributary_types::MemoryBudget;
 
 use super::timeline::{optional_relation, source_name, views_from_proto, views_to_proto};
@@ -37,6 +37,7 @@ pub fn check_to_proto(request: &CheckRequest) -> proto::CheckRequest {
     let sources = request.sources.iter();
     proto::CheckRequest {
         sql: request.sql.clone(),
+        then: request.then.iter().map(step_to_proto).collect(),
         sources: sources
             .map(|(source, schema)| proto::SourceSchema { source: source.to_string(), schema: schema_to_bytes(schema) })
             .collect(),
@@ -50,7 +51,12 @@ pub fn check_from_proto(request: proto::CheckRequest) -> Result<CheckRequest, Ma
     for source in request.sources {
         sources.push((source_name(source.source)?, schema_from_bytes(source.schema, "sources.schema")?));
     }
-    Ok(CheckRequest { sql: request.sql, sources, limits: limits_from_proto(request.limits)? })
+    Ok(CheckRequest {
+        sql: request.sql,
+        then: steps_from_proto(request.then)?,
+        sources,
+        limits: limits_from_proto(request.limits)?,
+    })
 }
 
 /// A planned SQL for the wire.
@@ -82,6 +88,7 @@ pub fn merge_to_proto(request: &MergeRequest) -> proto::RunRequest {
     };
     proto::RunRequest {
         sql: request.sql.clone(),
+        then: request.then.iter().map(step_to_proto).collect(),
         sources: request.sources.iter().map(source).collect(),
         stage: Some(stage_to_proto(&request.stage)),
         limits: Some(limits_to_proto(&request.limits)),
@@ -97,7 +104,23 @@ pub fn merge_from_proto(request: proto::RunRequest) -> Result<MergeRequest, Malf
     let limits = limits_from_proto(request.limits)?;
     let mut stage = stage_from_proto(required(request.stage, "stage")?).map_err(|e| e.within("stage"))?;
     stage.budget = limits.budget.clone();
-    Ok(MergeRequest { sql: request.sql, sources, stage, limits })
+    Ok(MergeRequest { sql: request.sql, then: steps_from_proto(request.then)?, sources, stage, limits })
+}
+
+fn step_to_proto(step: &Step) -> proto::Step {
+    let step = match step {
+        Step::Sql(text) => proto::step::Step::Sql(text.clone()),
+        Step::Flatten { separator } => proto::step::Step::Flatten(separator.clone()),
+    };
+    proto::Step { step: Some(step) }
+}
+
+fn steps_from_proto(steps: Vec<proto::Step>) -> Result<Vec<Step>, Malformed> {
+    let read = |step: proto::Step| match required(step.step, "then.step")? {
+        proto::step::Step::Sql(text) => Ok(Step::Sql(text)),
+        proto::step::Step::Flatten(separator) => Ok(Step::Flatten { separator }),
+    };
+    steps.into_iter().map(read).collect()
 }
 
 fn source_from_proto(source: proto::Source) -> Result<MergeSource, Malformed> {

@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use tributary_types::pipeline::{
-    ByteSize, Limits, Pipeline, Services, Source, Span, Start, Target, TopicKeys, Transform,
+    ByteSize, Flatten, Limits, Pipeline, Services, Source, Span, Start, Target, TopicKeys, Transform,
 };
 use tributary_types::{PipelineName, SourceName};
 
-use super::{Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, json_from_proto, json_to_proto, required};
+use super::{
+    Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, json_from_proto, json_to_proto, required, text,
+};
 use crate::proto::coordinator as proto;
 
 /// What absent fields mean; the same as in a pipeline file.
@@ -24,12 +26,10 @@ pub fn pipeline_to_proto(pipeline: &Pipeline) -> proto::Pipeline {
         name: pipeline.name.to_string(),
         consistency: pipeline.consistency.to_wire(),
         accept_binding_change: pipeline.accept_binding_change,
+        adopt_legacy_checkpoint: pipeline.adopt_legacy_checkpoint,
+        first_start: pipeline.first_start.as_ref().map(start_to_proto),
         sources: pipeline.sources.iter().map(source_to_proto).collect(),
-        transforms: pipeline
-            .transforms
-            .iter()
-            .map(|step| proto::Transform { sql: step.sql.clone(), sql_file: step.sql_file.clone() })
-            .collect(),
+        transforms: pipeline.transforms.iter().map(transform_to_proto).collect(),
         target: Some(target_to_proto(&pipeline.target)),
         limits: Some(proto::Limits {
             memory_bytes: Some(pipeline.limits.memory.0),
@@ -49,20 +49,37 @@ pub fn pipeline_from_proto(pipeline: proto::Pipeline) -> Result<Pipeline, Malfor
         name: PipelineName::new(pipeline.name).map_err(|e| Malformed::new("name", e))?,
         consistency: WireEnum::from_wire(pipeline.consistency)?,
         accept_binding_change: pipeline.accept_binding_change,
+        adopt_legacy_checkpoint: pipeline.adopt_legacy_checkpoint,
+        first_start: pipeline.first_start.map(start_from_proto).transpose().map_err(|e| e.within("first_start"))?,
         sources,
-        transforms: pipeline
-            .transforms
-            .into_iter()
-            .map(|step| Transform { sql: step.sql, sql_file: step.sql_file })
-            .collect(),
+        transforms: pipeline.transforms.into_iter().map(transform_from_proto).collect(),
         target: target_from_proto(required(pipeline.target, "target")?).map_err(|e| e.within("target"))?,
         limits: limits_from_proto(pipeline.limits.unwrap_or_default()).map_err(|e| e.within("limits"))?,
     })
 }
 
+fn transform_to_proto(step: &Transform) -> proto::Transform {
+    let flatten = step.flatten.as_ref();
+    proto::Transform {
+        sql: step.sql.clone(),
+        sql_file: step.sql_file.clone(),
+        flatten: flatten.map(|flatten| proto::Flatten { separator: Some(flatten.separator.clone()) }),
+    }
+}
+
+fn transform_from_proto(step: proto::Transform) -> Transform {
+    let separator = |flatten: proto::Flatten| flatten.separator.unwrap_or_else(|| Flatten::default().separator);
+    Transform {
+        sql: step.sql,
+        sql_file: step.sql_file,
+        flatten: step.flatten.map(|flatten| Flatten { separator: separator(flatten) }),
+    }
+}
+
 fn source_to_proto(source: &Source) -> proto::Source {
     proto::Source {
         name: source.name.to_string(),
+        renamed_from: text(source.renamed_from.as_ref()),
         kind: source.kind.to_wire(),
         path: source.path.clone(),
         read: source.read.to_wire(),
@@ -91,6 +108,7 @@ fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
         json_from_proto(source.kafka, "kafka")?.unwrap_or_default();
     Ok(Source {
         name: SourceName::new(source.name).map_err(|e| Malformed::new("name", e))?,
+        renamed_from: former_name(source.renamed_from)?,
         kind: WireEnum::from_wire(source.kind)?,
         path: source.path,
         read: WireEnum::from_wire(source.read)?,
@@ -114,12 +132,18 @@ fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
     })
 }
 
+fn former_name(name: String) -> Result<Option<SourceName>, Malformed> {
+    let name = Some(name).filter(|name| !name.is_empty()).map(SourceName::new);
+    name.transpose().map_err(|e| Malformed::new("renamed_from", e))
+}
+
 fn start_to_proto(start: &Start) -> proto::Start {
     let policy = |policy: proto::StartPolicy| proto::start::At::Policy(policy as i32);
     let at = match start {
         Start::Latest => policy(proto::StartPolicy::Latest),
         Start::Earliest => policy(proto::StartPolicy::Earliest),
         Start::Snapshot => policy(proto::StartPolicy::Snapshot),
+        Start::Resume => policy(proto::StartPolicy::Resume),
         Start::Fail => policy(proto::StartPolicy::Fail),
         Start::At(cursor) => proto::start::At::After(cursor_to_proto(cursor)),
         Start::Timestamp(millis) => proto::start::At::TimestampMillis(*millis),
@@ -135,6 +159,7 @@ fn start_from_proto(start: proto::Start) -> Result<Start, Malformed> {
             Ok(proto::StartPolicy::Latest) => Ok(Start::Latest),
             Ok(proto::StartPolicy::Earliest) => Ok(Start::Earliest),
             Ok(proto::StartPolicy::Snapshot) => Ok(Start::Snapshot),
+            Ok(proto::StartPolicy::Resume) => Ok(Start::Resume),
             Ok(proto::StartPolicy::Fail) => Ok(Start::Fail),
             Ok(proto::StartPolicy::Unspecified) | Err(_) => Err(Malformed::new("policy", "is no policy known here")),
         },

@@ -3,11 +3,11 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatus, Written};
+use tributary_api::coordinator::{BatchStatus, Failure, OverrideStatus, PlannedBatch, SourceStatus, Written};
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, CsvOptions, FileOptions, JsonOptions, KafkaFormat, KafkaOptions, Limits, OnHole, OnLate,
+    ByteSize, Consistency, CsvOptions, FileOptions, Flatten, JsonOptions, KafkaFormat, KafkaOptions, Limits, OnHole, OnLate,
     OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span,
     Start, TableType, Target, Tombstones, Transform, Writers,
 };
@@ -61,12 +61,13 @@ fn cursor(text: &str) -> Cursor {
 fn source(name: &str, start: Option<Start>) -> Source {
     Source {
         name: SourceName::new(name).unwrap(),
+        renamed_from: Some(SourceName::new(format!("old.{name}")).unwrap()),
         kind: SourceKind::Hudi,
         path: format!("/lake/{name}"),
         read: ReadMode::Snapshot,
         start,
         num_instants: usize::MAX,
-        on_stale: OnStale::Fail,
+        on_stale: OnStale::Snapshot,
         on_hole: OnHole::Fail,
         on_late_instant: OnLate::Deliver,
         on_malformed_cursor: OnMalformedCursor::Start,
@@ -95,16 +96,20 @@ pub(crate) fn pipeline() -> Pipeline {
         Some(Start::At(cursor("requested:20250606182826"))),
         Some(Start::At(cursor("offsets:clicks,0:42,1:17"))),
         Some(Start::Timestamp(1_738_317_600_000)),
+        Some(Start::Resume),
     ];
     let sources = starts.into_iter().enumerate().map(|(n, start)| source(&format!("db.s{n}"), start)).collect();
     Pipeline {
         name: PipelineName::new("p").unwrap(),
         consistency: Consistency::Aligned,
         accept_binding_change: true,
+        adopt_legacy_checkpoint: true,
+        first_start: Some(Start::Latest),
         sources,
         transforms: vec![
-            Transform { sql: Some("SELECT 1".to_string()), sql_file: None },
-            Transform { sql: None, sql_file: Some("merge.sql".to_string()) },
+            Transform { sql: Some("SELECT 1".to_string()), ..Transform::default() },
+            Transform { sql_file: Some("merge.sql".to_string()), ..Transform::default() },
+            Transform { flatten: Some(Flatten { separator: "__".to_string() }), ..Transform::default() },
         ],
         target: Target {
             path: "/lake/t".to_string(),
@@ -186,10 +191,22 @@ fn report() -> WindowReport {
         not_a_cut: true,
         waits_for: Some("20250606182826199".parse().unwrap()),
         skipped: Some("column `a` is Utf8".to_string()),
+        gap: true,
         late_files: vec!["a.csv".to_string()],
         left_out: vec!["b.csv".to_string()],
         left_out_files: 7,
     }
+}
+
+fn overrides() -> Vec<OverrideStatus> {
+    let instant = "20250606182826197".parse().unwrap();
+    let one = |name: &str, applied_by, before| OverrideStatus {
+        source: SourceName::new(name).unwrap(),
+        to: "snapshot".to_string(),
+        applied_by,
+        before,
+    };
+    vec![one("a", Some(instant), None), one("b", None, Some(cursor("requested:20250606182826")))]
 }
 
 pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
@@ -213,6 +230,7 @@ pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
                 rows: 0,
             },
         ],
+        overrides: overrides(),
         written: Written {
             rows: 1,
             inserts: 2,
@@ -249,9 +267,27 @@ fn a_batch_arrives_as_it_was_sent_whatever_its_outcome() {
 }
 
 #[test]
+fn overrides_arrive_as_they_were_sent_and_wrong_ones_are_refused_with_the_path_of_the_field() {
+    let mut sent: Vec<tributary_types::Override> =
+        ["db.orders=requested:20250606182826", "clicks=file:name:-:a=b.csv", "snapshot", "20250606182826197"]
+            .map(|text| text.parse().unwrap())
+            .to_vec();
+    sent[0] = sent[0].clone().with_token("t:1").unwrap();
+    assert_eq!(overrides_from_proto(overrides_to_proto(&sent)).as_ref(), Ok(&sent));
+    let wrong = |source: &str, to: &str, token: &str| {
+        let wrong = proto::Override { source: source.to_string(), to: to.to_string(), token: token.to_string() };
+        overrides_from_proto(vec![overrides_to_proto(&sent).remove(0), wrong]).unwrap_err().to_string()
+    };
+    assert!(wrong("a", "newest", "").starts_with("`overrides[1].to`: `newest` is no place"));
+    assert!(wrong("a b", "start", "").starts_with("`overrides[1].source`"));
+    assert!(wrong("a", "start", "x/y").starts_with("`overrides[1].token`"));
+}
+
+#[test]
 fn a_plan_arrives_as_it_was_sent() {
     let sent = PlannedBatch {
         sources: status(None).sources,
+        overrides: overrides(),
         has_news: true,
         logical_plan: "l".to_string(),
         physical_plan: "p".to_string(),

@@ -84,9 +84,11 @@ pub fn window_request_to_proto(request: &PlanRequest) -> proto::PlanWindowReques
         num_instants: request.num_instants as u64,
         ceiling_millis: request.ceiling_millis,
         pinned_end: request.pinned_end.as_ref().map(cursor_to_proto),
+        by_hand: request.by_hand,
         fingerprint: request.fingerprint.clone(),
         recent: request.recent.iter().map(ToString::to_string).collect(),
         on_late: request.on_late.to_wire(),
+        on_stale: request.on_stale.to_wire(),
         views: Some(views_to_proto(request.views)),
         meta_columns: request.meta_columns,
         on_hole: request.on_hole.to_wire(),
@@ -106,9 +108,11 @@ pub fn window_request_from_proto(request: proto::PlanWindowRequest) -> Result<Pl
         num_instants: count(request.num_instants),
         ceiling_millis: request.ceiling_millis,
         pinned_end: request.pinned_end.map(cursor_from_proto).transpose().map_err(|e| e.within("pinned_end"))?,
+        by_hand: request.by_hand,
         fingerprint: request.fingerprint,
         recent: instants(&request.recent, "recent")?,
         on_late: WireEnum::from_wire(request.on_late)?,
+        on_stale: WireEnum::from_wire(request.on_stale)?,
         on_hole: WireEnum::from_wire(request.on_hole)?,
         views: views_from_proto(request.views),
         meta_columns: request.meta_columns,
@@ -264,6 +268,7 @@ fn split_to_proto(split: &Split) -> proto::Split {
         path: split.path.clone(),
         bytes: split.bytes,
         logs: split.logs.as_ref().map(logs_to_proto),
+        all_but: split.all_but,
         file: split.file.as_ref().map(json_to_proto),
     }
 }
@@ -281,6 +286,7 @@ fn split_from_proto(
         bytes: split.bytes,
         logs: split.logs.map(|logs| logs_from_proto(logs, blocks)),
         instants,
+        all_but: split.all_but,
         file: json_from_proto(split.file, "file")?,
     })
 }

@@ -10,11 +10,17 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
-use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch, PlannedBatch, RunRequest};
+use tributary_api::checkpoint::CursorCommit;
+use tributary_api::coordinator::{
+    BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest,
+};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, PipelineName, Stage, with_causes};
+use tributary_types::{BatchName, Override, PipelineName, Stage, with_causes};
 
-use crate::convert::{batch_from_proto, pipeline_to_proto, plan_from_proto, required};
+use crate::convert::{
+    batch_from_proto, cursors_from_proto, override_statuses_from_proto, overrides_to_proto, pipeline_to_proto,
+    plan_from_proto, required,
+};
 use crate::fault::{Call, from_status};
 use crate::flight::{batch_ticket, read_rows};
 use crate::link::Link;
@@ -67,15 +73,20 @@ impl Coordinator for CoordinatorClient {
     /// Safe to repeat: the request id makes the second call answer with the same batch.
     async fn run_batch(&self, request: RunRequest) -> Result<BatchStatus, Error> {
         const DOING: &str = "starting a batch";
-        let message = proto::RunBatchRequest {
-            pipeline: Some(pipeline_to_proto(&request.pipeline)),
-            request_id: request.request.to_string(),
-            allow_empty: request.allow_empty,
-            validate_only: false,
-            asked_by: request.asked_by,
+        let pipeline = Some(pipeline_to_proto(&request.pipeline));
+        let overrides = overrides_to_proto(&request.overrides);
+        let (request_id, asked_by) = (request.request.to_string(), request.asked_by);
+        let mut calls = self.calls.clone();
+        let batch = if request.cursors_only {
+            let message = proto::SetCursorRequest { pipeline, overrides, request_id, validate_only: false, asked_by };
+            calls.set_cursor(message).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
+        } else {
+            let allow_empty = request.allow_empty;
+            let message =
+                proto::RunBatchRequest { pipeline, request_id, allow_empty, validate_only: false, asked_by, overrides };
+            calls.run_batch(message).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
         };
-        let answer = self.calls.clone().run_batch(message).await.map_err(self.remote.failed_write(DOING))?;
-        let batch = required(answer.into_inner().batch, "batch").map_err(self.remote.unreadable(DOING))?;
+        let batch = required(batch, "batch").map_err(self.remote.unreadable(DOING))?;
         batch_from_proto(batch).map_err(self.remote.unreadable(DOING))
     }
 
@@ -134,11 +145,37 @@ impl Coordinator for CoordinatorClient {
     }
 
     /// Safe to repeat.
-    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, Error> {
+    async fn plan_batch(&self, pipeline: Pipeline, overrides: Vec<Override>) -> Result<PlannedBatch, Error> {
         const DOING: &str = "planning a batch";
-        let request = proto::PlanBatchRequest { pipeline: Some(pipeline_to_proto(&pipeline)) };
+        let pipeline = Some(pipeline_to_proto(&pipeline));
+        let request = proto::PlanBatchRequest { pipeline, overrides: overrides_to_proto(&overrides) };
         let plan = self.calls.clone().plan_batch(request).await.map_err(self.remote.failed(DOING))?;
         plan_from_proto(plan.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
+
+    /// Safe to repeat.
+    async fn check_overrides(
+        &self,
+        pipeline: Pipeline,
+        overrides: Vec<Override>,
+    ) -> Result<Vec<OverrideStatus>, Error> {
+        const DOING: &str = "looking whether cursors can be set";
+        let request = proto::SetCursorRequest {
+            pipeline: Some(pipeline_to_proto(&pipeline)),
+            overrides: overrides_to_proto(&overrides),
+            validate_only: true,
+            ..proto::SetCursorRequest::default()
+        };
+        let answer = self.calls.clone().set_cursor(request).await.map_err(self.remote.failed(DOING))?;
+        override_statuses_from_proto(answer.into_inner().overrides).map_err(self.remote.unreadable(DOING))
+    }
+
+    /// Safe to repeat.
+    async fn get_cursors(&self, pipeline: &PipelineName, target: &str) -> Result<Option<CursorCommit>, Error> {
+        const DOING: &str = "asking for the cursors";
+        let request = proto::GetCursorsRequest { pipeline: pipeline.to_string(), target: target.to_string() };
+        let found = self.calls.clone().get_cursors(request).await.map_err(self.remote.failed(DOING))?;
+        cursors_from_proto(pipeline, found.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
     /// Safe to repeat.

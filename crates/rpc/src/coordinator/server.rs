@@ -10,9 +10,12 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, RunRequest};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, PipelineName, RequestId, Stage};
+use tributary_types::{BatchName, Override, PipelineName, RequestId, Stage};
 
-use crate::convert::{Malformed, batch_to_proto, pipeline_from_proto, plan_to_proto, required};
+use crate::convert::{
+    Malformed, batch_to_proto, cursors_to_proto, override_statuses_to_proto, overrides_from_proto, pipeline_from_proto,
+    plan_to_proto, required,
+};
 use crate::fault::{malformed, to_status};
 use crate::proto::coordinator as proto;
 use proto::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
@@ -40,6 +43,22 @@ fn read_pipeline(pipeline: Option<proto::Pipeline>) -> Result<Pipeline, Status> 
     })
 }
 
+fn read_overrides(overrides: Vec<proto::Override>) -> Result<Vec<Override>, Status> {
+    overrides_from_proto(overrides).map_err(malformed)
+}
+
+fn read_request(id: String) -> Result<RequestId, Status> {
+    RequestId::new(id).map_err(|e| malformed(Malformed::new("request_id", e)))
+}
+
+/// Who asks, with where the request came from.
+fn asked_by(who: String, from: Option<std::net::SocketAddr>) -> String {
+    match from {
+        Some(address) => format!("{who} from {}", address.ip()).trim_start().to_string(),
+        None => who,
+    }
+}
+
 /// A text that cannot be a batch's name names no batch.
 pub(crate) fn read_name(name: String) -> Result<BatchName, Status> {
     BatchName::new(name.clone()).map_err(|_| to_status(&Error::NoBatch { name }))
@@ -56,16 +75,19 @@ impl CoordinatorService for CoordinatorServer {
         let from = request.remote_addr();
         let request = request.into_inner();
         let pipeline = read_pipeline(request.pipeline)?;
+        let overrides = read_overrides(request.overrides)?;
         if request.validate_only {
-            let plan = self.coordinator.plan_batch(pipeline).await.map_err(|e| to_status(&e))?;
+            let plan = self.coordinator.plan_batch(pipeline, overrides).await.map_err(|e| to_status(&e))?;
             return Ok(Response::new(proto::RunBatchResponse { batch: None, plan: Some(plan_to_proto(&plan)) }));
         }
-        let request_id = RequestId::new(request.request_id).map_err(|e| malformed(Malformed::new("request_id", e)))?;
-        let asked_by = match from {
-            Some(address) => format!("{} from {}", request.asked_by, address.ip()).trim_start().to_string(),
-            None => request.asked_by,
+        let run = RunRequest {
+            pipeline,
+            request: read_request(request.request_id)?,
+            allow_empty: request.allow_empty,
+            overrides,
+            cursors_only: false,
+            asked_by: asked_by(request.asked_by, from),
         };
-        let run = RunRequest { pipeline, request: request_id, allow_empty: request.allow_empty, asked_by };
         let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(proto::RunBatchResponse { batch: Some(batch_to_proto(&status)), plan: None }))
     }
@@ -121,9 +143,45 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<proto::PlanBatchRequest>,
     ) -> Result<Response<proto::BatchPlan>, Status> {
-        let pipeline = read_pipeline(request.into_inner().pipeline)?;
-        let plan = self.coordinator.plan_batch(pipeline).await.map_err(|e| to_status(&e))?;
+        let request = request.into_inner();
+        let (pipeline, overrides) = (read_pipeline(request.pipeline)?, read_overrides(request.overrides)?);
+        let plan = self.coordinator.plan_batch(pipeline, overrides).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(plan_to_proto(&plan)))
+    }
+
+    async fn set_cursor(
+        &self,
+        request: Request<proto::SetCursorRequest>,
+    ) -> Result<Response<proto::SetCursorResponse>, Status> {
+        let from = request.remote_addr();
+        let request = request.into_inner();
+        let (pipeline, overrides) = (read_pipeline(request.pipeline)?, read_overrides(request.overrides)?);
+        if request.validate_only {
+            let found = self.coordinator.check_overrides(pipeline, overrides).await.map_err(|e| to_status(&e))?;
+            let overrides = override_statuses_to_proto(&found);
+            return Ok(Response::new(proto::SetCursorResponse { batch: None, overrides }));
+        }
+        let run = RunRequest {
+            pipeline,
+            request: read_request(request.request_id)?,
+            allow_empty: false,
+            overrides,
+            cursors_only: true,
+            asked_by: asked_by(request.asked_by, from),
+        };
+        let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
+        let batch = Some(batch_to_proto(&status));
+        Ok(Response::new(proto::SetCursorResponse { batch, overrides: Vec::new() }))
+    }
+
+    async fn get_cursors(
+        &self,
+        request: Request<proto::GetCursorsRequest>,
+    ) -> Result<Response<proto::Cursors>, Status> {
+        let request = request.into_inner();
+        let pipeline = PipelineName::new(request.pipeline).map_err(|e| malformed(Malformed::new("pipeline", e)))?;
+        let found = self.coordinator.get_cursors(&pipeline, &request.target).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(cursors_to_proto(found.as_ref())))
     }
 }
 

@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt};
 use tonic::service::Routes;
 use tonic::transport::Channel;
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, RunRequest};
-use tributary_types::{BatchName, Code, Fault, Outcome, RequestId, Retry, Stage};
+use tributary_types::{BatchName, Code, Fault, Outcome, Override, RequestId, Retry, Stage};
 
 use super::{CoordinatorClient, CoordinatorServer};
 use crate::flight::FlightServer;
@@ -42,6 +42,8 @@ behaviours! {
     a_cancelled_batch_is_answered_as_it_is,
     a_batch_says_who_asked_for_it,
     a_plan_starts_nothing,
+    cursors_are_set_by_a_batch_and_looked_at_without_one,
+    the_cursors_of_a_pipeline_are_told,
     a_wrong_pipeline_is_refused_with_every_problem,
     a_pulled_batch_has_its_rows_and_their_exact_schema,
     a_commit_without_rows_is_an_empty_typed_stream,
@@ -53,7 +55,9 @@ behaviours! {
 async fn run(coordinator: &dyn Coordinator, name: &str, id: &str) -> Result<BatchStatus, Error> {
     let request = RequestId::new(id).unwrap();
     let asked_by = "a test".to_string();
-    coordinator.run_batch(RunRequest { pipeline: pipeline(name), request, allow_empty: false, asked_by }).await
+    let (pipeline, overrides) = (pipeline(name), Vec::new());
+    let asked = RunRequest { pipeline, request, allow_empty: false, overrides, cursors_only: false, asked_by };
+    coordinator.run_batch(asked).await
 }
 
 async fn finish(coordinator: &dyn Coordinator, name: &BatchName) -> BatchStatus {
@@ -69,7 +73,14 @@ async fn a_request_id_answers_with_its_batch_and_refuses_another_pipeline(coordi
     let mut other = pipeline("p");
     other.target.path.push('x');
     let request = RequestId::new("r").unwrap();
-    let again = RunRequest { pipeline: other, request, allow_empty: true, asked_by: String::new() };
+    let again = RunRequest {
+        pipeline: other,
+        request,
+        allow_empty: true,
+        overrides: Vec::new(),
+        cursors_only: false,
+        asked_by: String::new(),
+    };
     let refused = coordinator.run_batch(again).await.unwrap_err();
     assert!(matches!(&refused, Error::RequestReused { request } if request.as_str() == "r"), "{refused:?}");
 }
@@ -123,8 +134,35 @@ async fn a_batch_that_is_over_is_followed_at_once(coordinator: Arc<dyn Coordinat
     assert_eq!(*coordinator.watch_batch(&started.name).await.unwrap().borrow(), ended);
 }
 
+fn overrides() -> Vec<Override> {
+    let read = |text: &str| text.parse::<Override>().unwrap();
+    vec![read("db.orders=requested:20250606182826197"), read("users=snapshot").with_token("t").unwrap()]
+}
+
+async fn cursors_are_set_by_a_batch_and_looked_at_without_one(coordinator: Arc<dyn Coordinator>) {
+    let found = coordinator.check_overrides(pipeline("p"), overrides()).await.unwrap();
+    let told: Vec<_> = found.iter().map(|it| (it.source.as_str(), it.to.as_str(), it.applied_by.is_some())).collect();
+    assert_eq!(told, [("db.orders", "requested:20250606182826197", false), ("users", "snapshot", true)]);
+    assert!(coordinator.list_batches(None, 10).await.unwrap().is_empty(), "nothing was started");
+    let request = RequestId::new("r").unwrap();
+    let (pipeline, overrides, asked_by) = (pipeline("p"), overrides(), "a test".to_string());
+    let asked = RunRequest { pipeline, request, allow_empty: false, overrides, cursors_only: true, asked_by };
+    let started = coordinator.run_batch(asked).await.unwrap();
+    assert_eq!((&started.overrides, started.seq), (&found, Some(7)), "it is told apart from a run");
+}
+
+async fn the_cursors_of_a_pipeline_are_told(coordinator: Arc<dyn Coordinator>) {
+    let name = |text: &str| tributary_types::PipelineName::new(text).unwrap();
+    let found = coordinator.get_cursors(&name("p"), "/t").await.unwrap().unwrap();
+    assert_eq!((found.checkpoint.seq, found.checkpoint.binding.as_str()), (3, "/t"));
+    assert_eq!(found.checkpoint.tokens.len(), 1);
+    assert_eq!(coordinator.get_cursors(&name("q"), "/t").await.unwrap(), None);
+}
+
 async fn a_plan_starts_nothing(coordinator: Arc<dyn Coordinator>) {
-    let plan = coordinator.plan_batch(pipeline("p")).await.unwrap();
+    let overrides = overrides();
+    let plan = coordinator.plan_batch(pipeline("p"), overrides.clone()).await.unwrap();
+    assert_eq!(plan.overrides, coordinator.check_overrides(pipeline("p"), overrides).await.unwrap());
     assert!(plan.has_news);
     assert_eq!(plan.columns, [("id".to_string(), "Int64".to_string())]);
     assert_eq!(plan.sources[0].window.as_ref().unwrap().to_string(), "(start, completed:20250606182826197]");
@@ -135,7 +173,7 @@ async fn a_wrong_pipeline_is_refused_with_every_problem(coordinator: Arc<dyn Coo
     let mut wrong = pipeline("p");
     wrong.sources[0].num_instants = 0;
     wrong.sources[2].num_instants = 0;
-    let refused = coordinator.plan_batch(wrong).await.unwrap_err();
+    let refused = coordinator.plan_batch(wrong, Vec::new()).await.unwrap_err();
     let Error::Pipeline { pipeline, problems } = &refused else { panic!("{refused:?}") };
     assert_eq!((pipeline.as_str(), problems.len()), ("p", 2));
     assert_eq!((refused.code(), refused.retry()), (Code::Invalid, Retry::Never));

@@ -86,6 +86,7 @@ role_error! { timeline::Error, "timeline":
     "LATE_INSTANT" => Late { source_name, instant, completed }
     "CURSOR_CLOCK" => Clock { source_name, url, cursor, version, hint }
     "CURSOR_BEYOND" => Beyond { source_name, url, cursor, newest }
+    "CURSOR_NO_COMMIT" => NoCommit { source_name, url, cursor, nearest }
     "SCHEMA_UNRESOLVABLE" => Schema { url, file, column, found, expected, hint }
     "FILE_GONE" => FileGone { url, file }
     "FILE_CHANGED" => FileChanged { url, file, detail }
@@ -150,6 +151,10 @@ role_error! { coordinator::Error, "coordinator":
     "BINDING_CHANGED" => Binding { instant }
     "START_MISSING" => NoStart { source_name }
     "CURSOR_MALFORMED" => MalformedCursor { source_name, instant, detail }
+    "OVERRIDE_INVALID" => Override { problems }
+    "CURSOR_KNOWN_BEFORE" => KnownBefore { source_name, instant, cursor }
+    "CURSOR_NOT_FOUND" => NothingToResume { source_name }
+    "LEGACY_CHECKPOINT" => Legacy { url, instant, what }
     "SOURCE_MOVED" => Moved { source_name, instant, before, now }
     "TARGET_CONFLICT" => Conflict { url, what }
     "COMMIT_UNKNOWN" => Unknown { url, instant; source }

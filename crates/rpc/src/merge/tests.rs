@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tonic::service::Routes;
 use tributary_api::Stop;
-use tributary_api::merge::{MergeLimits, MergeSource};
+use tributary_api::merge::{MergeLimits, MergeSource, Step};
 use tributary_api::timeline::{Relation, Split, Views};
 use tributary_api::writer::{FileSizes, KeySettings, StageRequest, Staged};
 use tributary_types::pipeline::{OnNullKey, Operation};
@@ -38,6 +38,10 @@ fn remote() -> Pair {
 
 fn name(text: &str) -> SourceName {
     SourceName::new(text).unwrap()
+}
+
+fn steps() -> Vec<Step> {
+    vec![Step::Flatten { separator: "_".to_string() }, Step::Sql("SELECT * FROM <SRC>".to_string())]
 }
 
 fn merged() -> Merged {
@@ -104,6 +108,7 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
         bytes: 0,
         logs: None,
         instants: None,
+        all_but: false,
         file: None,
     };
     let relation = Relation { schema: rows(&[]).schema(), splits: vec![split] };
@@ -116,6 +121,7 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
     };
     MergeRequest {
         sql: sql.map(ToString::to_string),
+        then: steps(),
         sources: vec![
             source(name("a"), Some(relation.clone()), None, Some(relation.clone())),
             source(name("b"), None, Some(relation), None),
@@ -173,7 +179,7 @@ async fn a_refusal_keeps_its_kind(pair: Pair) {
 async fn a_plan_arrives_whole_and_so_does_its_request(pair: Pair) {
     let budget = MemoryBudget::new(1000);
     let sources = vec![(name("a"), rows(&[]).schema())];
-    let request = CheckRequest { sql: Some("SELECT 1".to_string()), sources, limits: limits(&budget) };
+    let request = CheckRequest { sql: Some("SELECT 1".to_string()), then: steps(), sources, limits: limits(&budget) };
     let checked = pair.role.check(request.clone()).await.unwrap();
     assert_eq!(checked.schema, rows(&[]).schema());
     assert_eq!((checked.logical_plan.as_str(), checked.physical_plan.as_str()), ("logical", "physical"));

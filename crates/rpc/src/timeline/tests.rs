@@ -14,7 +14,7 @@ use tributary_api::timeline::{
     WindowReport,
 };
 use tributary_types::pipeline::{
-    CsvOptions, FileFormat, FileOptions, FileSource, KafkaOptions, OnHole, OnLate, TableType, Tombstones, TopicSource,
+    CsvOptions, FileFormat, FileOptions, FileSource, KafkaOptions, OnHole, OnLate, OnStale, TableType, Tombstones, TopicSource,
 };
 use tributary_types::{Code, Cursor, Fault, FileState, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
@@ -88,6 +88,7 @@ fn split(file: &str, instants: Option<&Arc<Vec<InstantTime>>>) -> Split {
         bytes: 7,
         logs: None,
         instants: instants.cloned(),
+        all_but: file == "all-but",
         file: None,
     }
 }
@@ -224,9 +225,11 @@ fn plan_request(begin: Begin) -> PlanRequest {
         num_instants: usize::MAX,
         ceiling_millis: Some(-1),
         pinned_end: Some(completed("20250606182826198")),
+        by_hand: true,
         fingerprint: Some(String::new()),
         recent: vec![instant("20250606182826197")],
         on_late: OnLate::Deliver,
+        on_stale: OnStale::Snapshot,
         on_hole: OnHole::Fail,
         views: Views { changed: true, end: false, begin: true },
         meta_columns: true,
@@ -240,6 +243,7 @@ fn plan_request(begin: Begin) -> PlanRequest {
             },
             state: Some(file_state()),
             pinned: Some(vec!["a,b.parquet".to_string()]),
+            moved: true,
         })),
     }
 }

@@ -11,7 +11,7 @@ use tributary_rpc::Link;
 use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{Output, RunArgs};
-use crate::commands::{self, Failed, load_pipeline, stop_signal};
+use crate::commands::{self, Failed, Job, load_job, stop_signal};
 use crate::news::ServerNews;
 use crate::output::{self, Progress};
 
@@ -20,11 +20,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Runs the command; answers the exit code.
 pub async fn run(args: RunArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
-    let pipeline = load_pipeline(&args.pipeline)?;
-    let request = match &args.request_id {
-        Some(id) => RequestId::new(id.clone()).map_err(|e| Failed { message: e.to_string(), exit_code: 2 })?,
-        None => new_request_id(&SystemClock, &SystemEntropy),
-    };
+    let Job { pipeline, overrides } = load_job(&args.job, &args.overrides)?;
+    let request = request_id(args.request_id.as_deref())?;
     let news = args.server.as_deref().map(|server| Arc::new(ServerNews::new(server)));
     let coordinator = match (&args.server, &news) {
         (Some(server), Some(news)) => commands::connect_with(server, Arc::clone(news) as Arc<dyn Link>)?,
@@ -35,7 +32,14 @@ pub async fn run(args: RunArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
         news,
         clock: &SystemClock,
         entropy: &SystemEntropy,
-        request: RunRequest { pipeline, request, allow_empty: args.allow_empty, asked_by: asked_by() },
+        request: RunRequest {
+            pipeline,
+            request,
+            allow_empty: args.allow_empty,
+            overrides,
+            cursors_only: false,
+            asked_by: asked_by("tributary run"),
+        },
         interval: args.interval.0,
         output: args.output,
         brief: args.brief,
@@ -47,10 +51,18 @@ pub async fn run(args: RunArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
     Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code())
 }
 
-/// Who runs this, for the history.
-fn asked_by() -> String {
+/// Who runs this command, for the history.
+pub(super) fn asked_by(command: &str) -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
-    user.map_or("tributary run".to_string(), |user| format!("tributary run by {user}"))
+    user.map_or(command.to_string(), |user| format!("{command} by {user}"))
+}
+
+/// The id of a request: the one given, or a fresh one.
+pub(super) fn request_id(given: Option<&str>) -> Result<RequestId, Failed> {
+    match given {
+        Some(id) => RequestId::new(id).map_err(|e| Failed { message: e.to_string(), exit_code: 2 }),
+        None => Ok(new_request_id(&SystemClock, &SystemEntropy)),
+    }
 }
 
 /// A request that was not followed to its end.

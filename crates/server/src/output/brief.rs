@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use tributary_api::coordinator::{BatchStatus, SourceStatus};
 use tributary_types::{Cursor, Outcome, Stage};
 
+use super::cursors::override_line;
 use super::size;
 
 /// Prints a batch in a few lines of at most a hundred columns, error messages aside.
@@ -20,6 +21,9 @@ fn brief(status: &BatchStatus) -> String {
     let _ = writeln!(text, "outcome  {outcome}  {}", status.name);
     if let Some(error) = &status.error {
         let _ = writeln!(text, "  error   {} [{}]", error.message, error.reason);
+    }
+    for wanted in &status.overrides {
+        let _ = writeln!(text, "  {}", override_line(wanted, status.outcome));
     }
     if status.outcome == Some(Outcome::NoNewData) {
         let ends = status.sources.iter().map(at);
@@ -137,6 +141,7 @@ mod tests {
                 source("users", None),
                 source("old", Some((None, "requested:20250606182826198"))),
             ],
+            overrides: Vec::new(),
             written: Written { rows: 12_345, inserts: 12_000, files: 12, bytes: 1_300_000, ..Written::default() },
             timings: vec![(Stage::Plan, 10), (Stage::Merge, 2000), (Stage::Commit, 300)],
             peak_memory: 0,

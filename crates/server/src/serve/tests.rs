@@ -11,10 +11,13 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-use tributary_api::coordinator::{BatchStatus, Error as BatchError, OpenedBatch, PlannedBatch, RunRequest, Written};
+use tributary_api::checkpoint::CursorCommit;
+use tributary_api::coordinator::{
+    BatchStatus, Error as BatchError, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest, Written,
+};
 use tributary_rpc::{CoordinatorClient, connect_lazily};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{Code, Outcome, PipelineName, RequestId, Retry, Stage};
+use tributary_types::{Code, Outcome, Override, PipelineName, RequestId, Retry, Stage};
 
 use super::*;
 
@@ -50,6 +53,7 @@ impl Coordinator for Held {
             completed: None,
             seq: None,
             sources: Vec::new(),
+            overrides: Vec::new(),
             written: Written::default(),
             timings: Vec::new(),
             peak_memory: 0,
@@ -77,7 +81,15 @@ impl Coordinator for Held {
         Ok(self.batches.lock().unwrap()[0].borrow().clone())
     }
 
-    async fn plan_batch(&self, pipeline: Pipeline) -> Result<PlannedBatch, BatchError> {
+    async fn check_overrides(&self, _: Pipeline, _: Vec<Override>) -> Result<Vec<OverrideStatus>, BatchError> {
+        Ok(Vec::new())
+    }
+
+    async fn get_cursors(&self, _: &PipelineName, _: &str) -> Result<Option<CursorCommit>, BatchError> {
+        Ok(None)
+    }
+
+    async fn plan_batch(&self, pipeline: Pipeline, _: Vec<Override>) -> Result<PlannedBatch, BatchError> {
         Err(BatchError::Pipeline { pipeline: pipeline.name.to_string(), problems: Vec::new() })
     }
 
@@ -91,7 +103,14 @@ fn request(id: &str) -> RunRequest {
         "name = \"p\"\n[[source]]\nname = \"s\"\npath = \"/s\"\n[target]\npath = \"/t\"\ntable_name = \"t\"\nrecord_key = [\"id\"]\n",
     )
     .unwrap();
-    RunRequest { pipeline, request: RequestId::new(id).unwrap(), allow_empty: false, asked_by: String::new() }
+    RunRequest {
+        pipeline,
+        request: RequestId::new(id).unwrap(),
+        allow_empty: false,
+        overrides: Vec::new(),
+        cursors_only: false,
+        asked_by: String::new(),
+    }
 }
 
 fn hosted(held: &Arc<Held>) -> Hosted {

@@ -51,7 +51,7 @@ impl Directory {
             .collect();
         listed.sort_by(|a, b| (a.at.millis, &a.at.path).cmp(&(b.at.millis, &b.at.path)));
         let source = FileSource { files: self.options.clone(), format: FileFormat::Parquet, topic: None };
-        let files = FilesRequest { source, state, pinned };
+        let files = FilesRequest { source, state, pinned, moved: request.by_hand };
         let facts = Facts { listed: &listed, now_millis: self.now, rules: &rules };
         let window = decide(request, &files, &facts)?;
         let names = window.read.iter().map(|at| listed[*at].file.path.clone()).collect();
@@ -91,6 +91,22 @@ fn windows_follow_one_another_and_a_third_finds_nothing() {
     let (read, third) = directory.next(&second).unwrap();
     assert_eq!((read.len(), third.end.clone()), (0, second.end.clone()));
     assert_eq!(third.state, second.state);
+}
+
+#[test]
+fn up_to_a_place_that_was_set_by_hand_every_file_counts_as_read() {
+    let mut directory = Directory::new(serde_json::json!({}));
+    directory.put("a", 1, 10).put("b", 1, 20).put("c", 1, 30);
+    let set = |text: &str| PlanRequest { by_hand: true, ..request(Begin::After(Cursor::File(at(text)))) };
+    let (read, back) = directory.plan(&set("modified:10:a"), Some(FileState::default())).unwrap();
+    assert_eq!(read, ["b", "c"], "delivered again");
+    assert_eq!(directory.next(&back).unwrap().0.len(), 0);
+    let (read, ahead) = directory.plan(&set("modified:20:"), Some(FileState::default())).unwrap();
+    assert_eq!(read, ["c"], "skipped without being late");
+    assert_eq!(directory.next(&ahead).unwrap().0.len(), 0);
+    assert!(directory.plan(&set("modified:30:"), None).is_ok(), "everything there is");
+    let refused = directory.plan(&set("modified:31:"), None).unwrap_err();
+    assert!(matches!(&refused, Error::Beyond { newest, .. } if newest == "modified:30:c"), "{refused:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tributary_api::timeline::Views;
 use tributary_hudi::Action;
 use tributary_types::SourceName;
-use tributary_types::pipeline::OnHole;
+use tributary_types::pipeline::{OnHole, OnStale};
 
 use super::*;
 
@@ -26,9 +26,11 @@ fn request(begin: Begin) -> PlanRequest {
         num_instants: 5,
         ceiling_millis: None,
         pinned_end: None,
+        by_hand: false,
         fingerprint: None,
         recent: Vec::new(),
         on_late: OnLate::Fail,
+        on_stale: OnStale::Fail,
         on_hole: OnHole::Block,
         views: Views::default(),
         meta_columns: false,
@@ -260,6 +262,28 @@ fn a_checkpointed_cursor_must_name_a_commit_and_a_written_one_must_not_lie_ahead
     assert!(matches!(table.decide(&with(9, Some("t"))), Err(Error::Restored { .. })));
     assert_eq!(delivered(&table.window(&with(3, None))), [3, 5]);
     assert!(matches!(table.decide(&with(9, None)), Err(Error::Beyond { .. })));
+}
+
+#[test]
+fn a_cursor_that_was_set_by_hand_must_name_a_commit_and_is_told_the_nearest_ones() {
+    let table = Table::new(&[(3, 4, true), (5, 6, true)]).archive(&[(1, 2, false)]);
+    let set = |cursor: Cursor| table.decide(&PlanRequest { by_hand: true, ..request(Begin::After(cursor)) });
+    assert_eq!(delivered(&set(Cursor::Completed(at(4))).unwrap().0), [5]);
+    assert_eq!(delivered(&set(Cursor::Requested(at(3))).unwrap().0), [5]);
+    assert!(set(Cursor::Completed(at(2))).is_ok(), "archived, and nothing after it is gone");
+    assert!(set(Cursor::Completed(InstantTime::init())).is_ok());
+    for (cursor, parts) in [
+        (Cursor::Completed(at(5)), [format!("completed:{}", at(4)), format!("completed:{}", at(6))]),
+        (Cursor::Requested(at(4)), [format!("requested:{}", at(3)), format!("requested:{}", at(5))]),
+        (Cursor::Completed(at(1)), ["before the first commit".to_string(), format!("completed:{}", at(2))]),
+        (Cursor::Requested(at(9)), ["after the newest commit".to_string(), format!("requested:{}", at(5))]),
+    ] {
+        let refused = set(cursor).unwrap_err();
+        assert!(matches!(refused, Error::NoCommit { .. }), "{refused:?}");
+        let said = refused.to_string();
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+    assert!(matches!(set(Cursor::Completed(at(9))), Err(Error::Beyond { .. })));
 }
 
 #[test]

@@ -74,6 +74,7 @@ impl Table {
             projection: None,
             constants: BTreeMap::new(),
             instants: None,
+            all_but: false,
             prune: None,
             batch_rows: 100,
             memory: MemoryBudget::new(64 << 20),

@@ -10,6 +10,8 @@ pub enum OnStale {
     /// Fail, naming the earliest readable instant.
     #[default]
     Fail,
+    /// Read the whole table, without the rows whose commits were read already. Deletes in the gap are lost.
+    Snapshot,
 }
 
 /// What to do when completed commits follow a pending one, where commits are read in the order of requests.

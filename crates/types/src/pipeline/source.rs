@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One source of a pipeline: what it is, and where it starts.
-
-use std::fmt;
+//! One source of a pipeline.
 
 use serde::{Deserialize, Serialize};
 
 use super::{
     CsvOptions, FileFormat, FileOptions, FileSource, JsonOptions, KafkaFormat, KafkaOptions, OnHole, OnLate,
-    OnMalformedCursor, OnStale, Tombstones,
+    OnMalformedCursor, OnStale, Start, Tombstones,
 };
 use crate::checkpoint::location_of;
 use crate::cursor::Cursor;
-use crate::instant::InstantTime;
 use crate::names::SourceName;
 
 /// One source.
@@ -20,6 +17,9 @@ use crate::names::SourceName;
 pub struct Source {
     /// Name in SQL (`<SRC:name>`) and in the cursors.
     pub name: SourceName,
+    /// What it was called before: its cursor is taken over, once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed_from: Option<SourceName>,
     /// Kind of source.
     #[serde(default)]
     pub kind: SourceKind,
@@ -125,7 +125,7 @@ impl Source {
     }
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     value == &T::default()
 }
 
@@ -186,88 +186,6 @@ pub enum ReadMode {
     Incremental,
     /// The whole table as of the batch, for look-ups. Alone it never makes a batch.
     Snapshot,
-}
-
-/// Where a source starts when the target knows no cursor of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Start {
-    /// Deliver the newest commit and nothing before it.
-    Latest,
-    /// Deliver every commit that is still on the timeline, and refuse if any is not.
-    Earliest,
-    /// Deliver the whole table.
-    Snapshot,
-    /// Deliver what came after this cursor.
-    At(Cursor),
-    /// Deliver the messages of a topic from this time on, milliseconds since the epoch.
-    Timestamp(i64),
-    /// Refuse: a cursor must exist.
-    Fail,
-}
-
-impl fmt::Display for Start {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Start::Latest => f.write_str("latest"),
-            Start::Earliest => f.write_str("earliest"),
-            Start::Snapshot => f.write_str("snapshot"),
-            Start::At(cursor) => cursor.fmt(f),
-            Start::Timestamp(millis) => write!(f, "timestamp:{millis}"),
-            Start::Fail => f.write_str("fail"),
-        }
-    }
-}
-
-impl TryFrom<String> for Start {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        match text.as_str() {
-            "latest" => Ok(Start::Latest),
-            "earliest" => Ok(Start::Earliest),
-            "snapshot" => Ok(Start::Snapshot),
-            "fail" => Ok(Start::Fail),
-            timestamp if timestamp.starts_with("timestamp:") => read_timestamp(timestamp).map(Start::Timestamp),
-            // A bare instant is a completion time, the clock of all table versions but 6.
-            other => match other.parse::<InstantTime>() {
-                Ok(instant) => Ok(Start::At(Cursor::Completed(instant))),
-                Err(_) => other.parse::<Cursor>().map(Start::At).map_err(|_| {
-                    format!(
-                        "`start = \"{other}\"` is none of latest, earliest, snapshot, fail, an instant, \
-                         `completed:<instant>`, `requested:<instant>`, `file:<position>`, \
-                         `offsets:<topic>,<partition>:<next offset>,…` or `timestamp:<time>`"
-                    )
-                }),
-            },
-        }
-    }
-}
-
-/// `timestamp:` and a time of RFC 3339, or milliseconds since the epoch. Seconds are refused rather than taken for
-/// milliseconds.
-fn read_timestamp(text: &str) -> Result<i64, String> {
-    let time = text.trim_start_matches("timestamp:");
-    let digits = time.len() >= MILLIS_DIGITS && time.bytes().all(|byte| byte.is_ascii_digit());
-    let found = match digits {
-        true => time.parse().ok(),
-        false => chrono::DateTime::parse_from_rfc3339(time).ok().map(|time| time.timestamp_millis()),
-    };
-    found.ok_or_else(|| {
-        format!(
-            "`start = \"{text}\"` is no time: write it as 2025-01-31T10:00:00Z, or in milliseconds since the epoch, at \
-             least {MILLIS_DIGITS} digits"
-        )
-    })
-}
-
-/// Digits of a time in milliseconds at least: those of 1973 and later, and of no time in seconds.
-const MILLIS_DIGITS: usize = 12;
-
-impl From<Start> for String {
-    fn from(start: Start) -> Self {
-        start.to_string()
-    }
 }
 
 /// What to do when no placeholder uses a source.

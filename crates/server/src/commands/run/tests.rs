@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tributary_api::boxed_error;
-use tributary_api::coordinator::{Error, Failure, OpenedBatch, PlannedBatch, Written};
+use tributary_api::checkpoint::CursorCommit;
+use tributary_api::coordinator::{Error, Failure, OpenedBatch, OverrideStatus, PlannedBatch, Written};
 use tributary_types::pipeline::Pipeline;
-use tributary_types::{BatchName, Code, PipelineName, Stage};
+use tributary_types::{BatchName, Code, Override, PipelineName, Stage};
 
 use super::*;
 
@@ -62,6 +63,7 @@ fn status(request: &RunRequest, outcome: Option<Outcome>, retry: Option<Retry>) 
         completed: None,
         seq: None,
         sources: Vec::new(),
+        overrides: Vec::new(),
         written: Written::default(),
         timings: Vec::new(),
         peak_memory: 0,
@@ -103,7 +105,15 @@ impl Coordinator for Scripted {
         Err(Error::NoBatch { name: name.to_string() })
     }
 
-    async fn plan_batch(&self, _: Pipeline) -> Result<PlannedBatch, Error> {
+    async fn check_overrides(&self, _: Pipeline, _: Vec<Override>) -> Result<Vec<OverrideStatus>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn get_cursors(&self, _: &PipelineName, _: &str) -> Result<Option<CursorCommit>, Error> {
+        Ok(None)
+    }
+
+    async fn plan_batch(&self, _: Pipeline, _: Vec<Override>) -> Result<PlannedBatch, Error> {
         Err(Error::Cancelled)
     }
 
@@ -127,6 +137,8 @@ async fn run_script(steps: Vec<Step>) -> (Result<u8, Failed>, Vec<RequestId>, Ve
             pipeline,
             request: RequestId::new("first").unwrap(),
             allow_empty: false,
+            overrides: Vec::new(),
+            cursors_only: false,
             asked_by: "a test".to_string(),
         },
         interval: Duration::from_secs(10),
@@ -198,7 +210,14 @@ async fn being_told_to_stop_ends_a_pause() {
         news: None,
         clock: &counting,
         entropy: &counting,
-        request: RunRequest { pipeline, request, allow_empty: false, asked_by: String::new() },
+        request: RunRequest {
+            pipeline,
+            request,
+            allow_empty: false,
+            overrides: Vec::new(),
+            cursors_only: false,
+            asked_by: String::new(),
+        },
         interval: Duration::from_secs(10),
         output: Output::Json,
         brief: false,

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Properties files of Hudi Streamer: a Java job's configuration in, a checked pipeline out.
+//!
+//! Keys are those of `HoodieIncrSource`, of the proposal for several Hudi sources (RFC-108), of the SQL and flattening
+//! transformers, and of the target; `hoodie.streamer.` and `hoodie.deltastreamer.` are one prefix. What Tributary has and
+//! Hudi Streamer has not is said by own keys, `tributary.<path of a pipeline file's key>`. A key that has no meaning here is
+//! told; one whose meaning cannot be kept is refused.
+
+mod source;
+mod steps;
+mod target;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use tributary_hudi::parse_properties;
+use tributary_types::Override;
+use tributary_types::pipeline::Pipeline;
+
+use crate::cli::JobArgs;
+use crate::pipeline_file::{resolve, with_suggestion};
+
+const PREFIX: &str = "hoodie.streamer.";
+const OLD_PREFIX: &str = "hoodie.deltastreamer.";
+const OWN_PREFIX: &str = "tributary.";
+
+/// A job as its properties describe it.
+#[derive(Debug)]
+pub struct Read {
+    /// The pipeline.
+    pub pipeline: Pipeline,
+    /// Cursors that are set by hand.
+    pub overrides: Vec<Override>,
+    /// What somebody should know: keys that have no meaning here, and where Tributary differs. A sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Why a properties file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("`{}` cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The properties are no job that can be run here.
+    #[error("properties `{}` have {} problem(s):\n  - {}", path.display(), problems.len(), problems.join("\n  - "))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Every problem.
+        problems: Vec<String>,
+    },
+}
+
+/// Reads a properties file and what the command line says besides.
+pub fn load(path: &Path, args: &JobArgs) -> Result<Read, Error> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_path_buf(), source })?;
+    let mut props = Props::new(parse_properties(&text));
+    for conf in &args.hoodie_conf {
+        match conf.split_once('=') {
+            Some((key, value)) => props.set(key.trim(), value.trim()),
+            None => props.problem(format!("`--hoodie-conf {conf}` has no `=`")),
+        }
+    }
+    let flags = [
+        ("hoodie.base.path", &args.target_base_path),
+        ("hoodie.table.name", &args.target_table),
+        ("hoodie.datasource.write.table.type", &args.table_type),
+        ("hoodie.datasource.write.operation", &args.op),
+        ("hoodie.table.ordering.fields", &args.source_ordering_field),
+        ("hoodie.streamer.transformer.class", &args.transformer_class),
+    ];
+    for (key, value) in flags {
+        if let Some(value) = value {
+            props.set(key, value);
+        }
+    }
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let mut read = convert(props, directory, args.source_class.as_deref())
+        .map_err(|problems| Error::Invalid { path: path.to_path_buf(), problems })?;
+    read.overrides.extend(args.checkpoint.iter().cloned());
+    for step in &mut read.pipeline.transforms {
+        if let Some(file) = step.sql_file.take() {
+            let file = PathBuf::from(file);
+            step.sql = Some(std::fs::read_to_string(&file).map_err(|source| Error::Read { path: file, source })?);
+        }
+    }
+    Ok(read)
+}
+
+fn convert(mut props: Props, directory: &Path, source_class: Option<&str>) -> Result<Read, Vec<String>> {
+    let sources = source::read(&mut props, directory, source_class);
+    let transforms = steps::read(&mut props, directory);
+    let target = target::read(&mut props, directory);
+    let name = props.take("tributary.name").unwrap_or_else(|| text_of(&target, "table_name"));
+    let mut job = Map::new();
+    job.insert("name".to_string(), json!(name));
+    // A job of Hudi Streamer that never ran begins with the newest commit, as its proposal for several sources says.
+    job.insert("first_start".to_string(), json!("latest"));
+    job.insert("source".to_string(), Value::Array(sources.into_iter().map(Value::Object).collect()));
+    job.insert("transform".to_string(), Value::Array(transforms));
+    job.insert("target".to_string(), Value::Object(target));
+    let overrides = overrides(&mut props, &job);
+    own_keys(&mut props, &mut job);
+    props.tell_unused();
+    let Props { mut problems, notes, .. } = props;
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    match serde_json::from_value::<Pipeline>(Value::Object(job)) {
+        Ok(pipeline) => {
+            problems.extend(pipeline.validate());
+            if problems.is_empty() { Ok(Read { pipeline, overrides, notes }) } else { Err(problems) }
+        }
+        Err(error) => Err(vec![with_suggestion(&error.to_string())]),
+    }
+}
+
+/// Cursors that are set by hand: `tributary.override.<source>=<place>`.
+fn overrides(props: &mut Props, job: &Map<String, Value>) -> Vec<Override> {
+    let token = props.take("tributary.override_token");
+    let mut found = Vec::new();
+    for (key, place) in props.take_all("tributary.override.") {
+        let Some(name) = source_names(job).into_iter().find(|name| fold(name) == key || *name == key) else {
+            props.problem(format!("`tributary.override.{key}` names no source of the job"));
+            continue;
+        };
+        let parsed = format!("{name}={place}").parse::<Override>();
+        let parsed = parsed.and_then(|wanted| match &token {
+            Some(token) => wanted.with_token(token),
+            None => Ok(wanted),
+        });
+        match parsed {
+            Ok(wanted) => found.push(wanted),
+            Err(error) => props.problem(format!("`tributary.override.{key}`: {error}")),
+        }
+    }
+    if token.is_some() && found.is_empty() {
+        props.problem(
+            "`tributary.override_token` is given, and no `tributary.override.…` that it could be of".to_string(),
+        );
+    }
+    found
+}
+
+fn source_names(job: &Map<String, Value>) -> Vec<String> {
+    let sources = job.get("source").and_then(Value::as_array).into_iter().flatten();
+    sources.filter_map(|source| Some(source.get("name")?.as_str()?.to_string())).collect()
+}
+
+/// Puts own keys where a pipeline file has them: `tributary.limits.memory`, `tributary.source.<source>.on_stale`.
+fn own_keys(props: &mut Props, job: &mut Map<String, Value>) {
+    for (key, text) in props.take_all("tributary.source.") {
+        let place = key.split_once('.').and_then(|(name, field)| {
+            let sources = job.get_mut("source")?.as_array_mut()?.iter_mut().filter_map(Value::as_object_mut);
+            let mut named = sources.filter(|source| fold(&text_of(source, "name")) == name);
+            Some((named.next()?, field.to_string()))
+        });
+        match place {
+            Some((source, field)) => put(source, &field, &text),
+            None => props.problem(format!(
+                "`tributary.source.{key}` names no source of the job: write `tributary.source.NAME.KEY`, dots of the name \
+                 as underscores"
+            )),
+        }
+    }
+    for (key, text) in props.take_all(OWN_PREFIX) {
+        put(job, &key, &text);
+    }
+}
+
+fn put(object: &mut Map<String, Value>, path: &str, text: &str) {
+    match path.split_once('.') {
+        Some((head, rest)) => {
+            let inner = object.entry(head).or_insert_with(|| Value::Object(Map::new()));
+            if let Some(inner) = inner.as_object_mut() {
+                put(inner, rest, text);
+            }
+        }
+        None => {
+            let value = match (text.parse::<bool>(), text.parse::<u64>()) {
+                (Ok(flag), _) => Value::Bool(flag),
+                (_, Ok(number)) => json!(number),
+                _ => Value::String(text.to_string()),
+            };
+            object.insert(path.to_string(), value);
+        }
+    }
+}
+
+fn text_of(object: &Map<String, Value>, key: &str) -> String {
+    object.get(key).and_then(Value::as_str).unwrap_or_default().to_string()
+}
+
+/// A name as keys write it.
+fn fold(name: &str) -> String {
+    name.replace('.', "_")
+}
+
+/// A path as Hudi Streamer takes it.
+fn location(directory: &Path, path: &str) -> String {
+    let path = path.trim();
+    let local = path.strip_prefix("file://").or_else(|| path.strip_prefix("file:"));
+    let path = local.map_or_else(|| path.to_string(), ToString::to_string);
+    let path = ["s3a://", "s3n://"]
+        .iter()
+        .find_map(|old| path.strip_prefix(old))
+        .map(|rest| format!("s3://{rest}"))
+        .unwrap_or(path);
+    resolve(directory, &path)
+}
+
+/// Properties, of which each is taken once.
+struct Props {
+    left: BTreeMap<String, String>,
+    problems: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Props {
+    fn new(read: BTreeMap<String, String>) -> Self {
+        let mut props = Props { left: BTreeMap::new(), problems: Vec::new(), notes: Vec::new() };
+        for (key, value) in &read {
+            let Some(rest) = key.strip_prefix(OLD_PREFIX) else {
+                props.left.insert(key.clone(), value.clone());
+                continue;
+            };
+            let new = format!("{PREFIX}{rest}");
+            match read.get(&new) {
+                Some(other) if other != value => {
+                    props.problem(format!("`{key}` and `{new}` are one key and have different values: give one"));
+                }
+                _ => {
+                    props.left.insert(new, value.clone());
+                }
+            }
+        }
+        props
+    }
+
+    /// Sets a property in the place of what the file says.
+    fn set(&mut self, key: &str, value: &str) {
+        let key = key.strip_prefix(OLD_PREFIX).map_or_else(|| key.to_string(), |rest| format!("{PREFIX}{rest}"));
+        self.left.insert(key, value.to_string());
+    }
+
+    fn problem(&mut self, problem: String) {
+        self.problems.push(problem);
+    }
+
+    fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// The value of a key; an empty one is none.
+    fn take(&mut self, key: &str) -> Option<String> {
+        self.left.remove(key).map(|value| value.trim().to_string()).filter(|value| !value.is_empty())
+    }
+
+    /// The value of keys that mean the same: the first that is there. Others must say the same.
+    fn first(&mut self, keys: &[&str]) -> Option<String> {
+        let mut found: Option<(String, String)> = None;
+        for key in keys {
+            let Some(value) = self.take(key) else { continue };
+            match &found {
+                Some((known, first)) if *first != value => {
+                    self.problem(format!("`{known}` is `{first}`, and `{key}`, which means the same, is `{value}`"));
+                }
+                Some(_) => {}
+                None => found = Some(((*key).to_string(), value)),
+            }
+        }
+        found.map(|(_, value)| value)
+    }
+
+    /// Everything under a prefix, by what follows it.
+    fn take_all(&mut self, prefix: &str) -> Vec<(String, String)> {
+        let keys: Vec<String> = self.left.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
+        let taken = keys.into_iter().filter_map(|key| {
+            let value = self.left.remove(&key)?;
+            Some((key[prefix.len()..].to_string(), value.trim().to_string()))
+        });
+        taken.collect()
+    }
+
+    fn flag(&mut self, key: &str) -> bool {
+        match self.take(key).map(|value| value.to_lowercase()).as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(other) => {
+                self.problem(format!("`{key}` is `{other}`, neither true nor false"));
+                false
+            }
+        }
+    }
+
+    fn number(&mut self, key: &str) -> Option<u64> {
+        let value = self.take(key)?;
+        match value.parse() {
+            Ok(number) => Some(number),
+            Err(_) => {
+                self.problem(format!("`{key}` is `{value}`, which is no whole number"));
+                None
+            }
+        }
+    }
+
+    /// Refuses a key that is set to anything but what has no effect.
+    fn refuse_unless(&mut self, key: &str, harmless: &str, why: &str) {
+        if let Some(value) = self.take(key).filter(|value| !value.eq_ignore_ascii_case(harmless)) {
+            self.problem(format!("`{key}={value}`: {why}"));
+        }
+    }
+
+    /// Tells what was not taken.
+    fn tell_unused(&mut self) {
+        for key in std::mem::take(&mut self.left).into_keys() {
+            self.note(format!("`{key}` is not used by Tributary"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
