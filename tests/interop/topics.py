@@ -122,7 +122,7 @@ class TopicTests:
         clicks.run()
         broker.send("short", [(n % 2, None, click(n)) for n in range(10, 30)])
         broker.expire("short", 1, 9)
-        refused = clicks.run("FAILED")["error"]
+        refused = clicks.run("REJECTED")["error"]
         self.assertEqual("OFFSETS_OUT_OF_RANGE", refused["reason"])
         self.assertIn("partition 1: offsets 5 to 8", refused["message"])
         self.assertEqual([[n] for n in range(10)], sorted(clicks.rows()))
@@ -135,7 +135,7 @@ class TopicTests:
         broker.delete("short")
         broker.create("short", 2)
         broker.send("short", [(n % 2, None, click(n)) for n in range(100, 160)])
-        refused = clicks.run("FAILED")["error"]
+        refused = clicks.run("REJECTED")["error"]
         self.assertEqual("TOPIC_RECREATED", refused["reason"])
         self.assertEqual(2, len(clicks.table.instants()))
 
