@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tributary_api::Stop;
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    Compaction, Owner, TableLock, begin_compaction, delete_heartbeat, delete_markers, delta_commits_since_compaction,
+    Compaction, Owner, begin_compaction, delete_heartbeat, delete_markers, delta_commits_since_compaction,
     find_compactable, write_heartbeat,
 };
 use tributary_hudi::{FileSlice, avro_schema, base_file_schema};
@@ -15,6 +15,7 @@ use tributary_types::pipeline::TableType;
 use tributary_types::{InstantTime, MemoryBudget};
 
 use crate::housekeeping::mint;
+use crate::locks::Held;
 use crate::services::{Did, TableServices};
 use crate::target::{TargetState, load_timeline, target_error};
 
@@ -24,8 +25,8 @@ pub(crate) struct Means<'a> {
     pub(crate) owner: &'a Owner,
     /// The batch's memory.
     pub(crate) memory: &'a MemoryBudget,
-    /// The target's lock.
-    pub(crate) lock: &'a TableLock,
+    /// The target's locks.
+    pub(crate) lock: Held<'a>,
     /// For how much longer than a completing request takes the lock must hold, in all.
     pub(crate) commit_request: std::time::Duration,
 }

@@ -16,6 +16,11 @@ pub const LEFT_OUT: &str = "tributary_coordinator_rows_left_out_total";
 pub const ROLLBACKS: &str = "tributary_coordinator_rollbacks_total";
 /// Completing requests whose answer was lost, by what was `found` when the target was read back.
 pub const READ_BACKS: &str = "tributary_coordinator_commit_read_backs_total";
+/// Batches that did not go together with what another writer of their target did, by `pipeline` and by what both meet
+/// `on`.
+pub const WRITER_CONFLICTS: &str = "tributary_coordinator_writer_conflicts_total";
+/// Batches that kept other writers of a shared target out from beginning to end, by `pipeline`.
+pub const TURNS: &str = "tributary_coordinator_turns_total";
 /// Runs of table services that did something or failed, by `service` and `outcome`.
 pub const SERVICE_RUNS: &str = "tributary_service_runs_total";
 /// What table services did, by `service`: files cleaned, log files compacted, instants archived.
@@ -30,13 +35,15 @@ pub(crate) const COMPACT_METADATA: &str = "compact-metadata";
 pub(crate) const ARCHIVE: &str = "archive";
 
 /// Name and help text of every metric of this role.
-pub const HELP: [(&str, &str); 9] = [
+pub const HELP: [(&str, &str); 11] = [
     (BATCHES, "Batches that ended, by pipeline and outcome"),
     (DURATION, "Seconds a batch took, by pipeline"),
     (ROWS, "Rows that batches brought into targets, by pipeline"),
     (LEFT_OUT, "Rows of queries' results that did not become rows of targets, by pipeline and why"),
     (ROLLBACKS, "Dead instants that were rolled back"),
     (READ_BACKS, "Completing requests whose answer was lost, by what was found when the target was read back"),
+    (WRITER_CONFLICTS, "Batches that met another writer of their target, by pipeline and by what both meet on"),
+    (TURNS, "Batches that kept other writers of a shared target out from beginning to end, by pipeline"),
     (SERVICE_RUNS, "Runs of table services that did something or failed, by service and outcome"),
     (SERVICE_THINGS, "Files cleaned, log files compacted, instants archived, by service"),
     (SERVICE_DURATION, "Seconds a table service took, by service"),
@@ -72,6 +79,10 @@ pub(crate) fn register_pipeline(pipeline: &str) {
         ::metrics::counter!(BATCHES, &labels).increment(0);
     }
     ::metrics::counter!(ROWS, "pipeline" => pipeline.to_string()).increment(0);
+    for on in crate::conflict::On::LABELS {
+        ::metrics::counter!(WRITER_CONFLICTS, "pipeline" => pipeline.to_string(), "on" => on).increment(0);
+    }
+    ::metrics::counter!(TURNS, "pipeline" => pipeline.to_string()).increment(0);
     for (why, _) in left_out(&Written::default()) {
         ::metrics::counter!(LEFT_OUT, "pipeline" => pipeline.to_string(), "why" => why).increment(0);
     }

@@ -9,7 +9,7 @@ use tributary_hudi::target::NewTable;
 use tributary_hudi::{
     Action, CommitMetadata, MergeRules, Storage, TableConfig, Timeline, arrow_schema, without_meta_columns,
 };
-use tributary_types::pipeline::{Pipeline, TableType, Target};
+use tributary_types::pipeline::{Pipeline, TableType, Target, Writers};
 use tributary_types::{InstantTime, pipeline_of_key};
 
 /// The target as one listing showed it.
@@ -66,13 +66,14 @@ impl TargetState {
 
     /// Under exclusive writers, no write that changes rows may have followed the newest one of ours. What was in the
     /// table before our first batch is not our concern.
-    pub(crate) fn check_writers(&self, url: &str) -> Result<(), Error> {
-        let Some(ForeignWrite { instant, after }) = &self.foreign else { return Ok(()) };
+    pub(crate) fn check_writers(&self, url: &str, writers: Writers) -> Result<(), Error> {
+        let foreign = self.foreign.as_ref().filter(|_| writers == Writers::Exclusive);
+        let Some(ForeignWrite { instant, after }) = foreign else { return Ok(()) };
         Err(Error::Conflict {
             url: url.to_string(),
             what: format!(
                 "another writer committed {instant} after our commit {after}, while `target.writers = \"exclusive\"`; \
-                 stop that writer"
+                 stop that writer, or set `target.writers = \"shared\"`"
             ),
         })
     }

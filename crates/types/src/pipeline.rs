@@ -23,7 +23,7 @@ pub use files::{
     BadRecords, CsvOptions, CsvPreset, DuplicateNames, FileFormat, FileOptions, FileOrder, FileSource, JsonOptions,
     LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
 };
-pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
+pub use policies::{InsertConflict, OnHole, OnLate, OnMalformedCursor, OnStale, Writers};
 pub use services::Services;
 pub use units::{ByteSize, Span};
 
@@ -291,6 +291,9 @@ pub struct Target {
     /// Who else writes the table.
     #[serde(default)]
     pub writers: Writers,
+    /// What to do when another writer added rows to a partition that an upsert adds rows to as well.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub insert_conflict: InsertConflict,
     /// What to do with a row whose key is null.
     #[serde(default)]
     pub on_null_key: OnNullKey,
@@ -391,15 +394,6 @@ impl Operation {
     pub fn only_deletes(self) -> bool {
         matches!(self, Operation::Delete | Operation::DeletePartition)
     }
-}
-
-/// Who else writes the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Writers {
-    /// Nobody: a foreign data commit since our last one fails the batch by name.
-    #[default]
-    Exclusive,
 }
 
 /// What to do with a row whose key is null.
@@ -581,6 +575,12 @@ impl Pipeline {
                 target.operation.as_str().to_lowercase()
             ));
         }
+        if target.insert_conflict != InsertConflict::Fail && target.writers != Writers::Shared {
+            problems.push(
+                "`target.insert_conflict` is about other writers: it goes with `target.writers = \"shared\"` only"
+                    .to_string(),
+            );
+        }
         if target.operation == Operation::DeletePartition && target.partition_by.is_empty() {
             problems.push("`target.operation = \"delete_partition\"` needs `target.partition_by`".to_string());
         }
@@ -645,6 +645,16 @@ mod tests {
         pipeline.target.partition_by = vec!["day".to_string()];
         pipeline.target.table_type = TableType::MergeOnRead;
         assert!(pipeline.validate()[0].contains("_hoodie_is_deleted"));
+    }
+
+    #[test]
+    fn what_other_writers_may_insert_is_said_of_shared_targets_only() {
+        let mut pipeline = pipeline();
+        assert_eq!((pipeline.target.writers, pipeline.target.insert_conflict), (Writers::Exclusive, InsertConflict::Fail));
+        pipeline.target.insert_conflict = InsertConflict::Allow;
+        assert!(pipeline.validate()[0].contains("`target.insert_conflict`"));
+        pipeline.target.writers = Writers::Shared;
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
     }
 
     #[test]

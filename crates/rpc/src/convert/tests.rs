@@ -7,7 +7,7 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, CsvOptions, FileOptions, JsonOptions, Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey,
+    ByteSize, Consistency, CsvOptions, FileOptions, InsertConflict, JsonOptions, Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey,
     OnStale, OnUnused, Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target,
     Transform, Writers,
 };
@@ -44,6 +44,7 @@ fn every_value_of_every_enum_crosses() {
     crosses::<OnUnused>();
     crosses::<OnMalformedCursor>();
     crosses::<Writers>();
+    crosses::<InsertConflict>();
     crosses::<Zone>();
     crosses::<Op>();
 }
@@ -109,7 +110,8 @@ pub(crate) fn pipeline() -> Pipeline {
             ordering: vec!["ts".to_string()],
             operation: Operation::InsertOverwriteTable,
             acknowledge_window_only: true,
-            writers: Writers::Exclusive,
+            writers: Writers::Shared,
+            insert_conflict: InsertConflict::Allow,
             on_null_key: OnNullKey::Drop,
             hive_style: false,
             small_file_limit: ByteSize(11),
