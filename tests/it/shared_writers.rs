@@ -644,3 +644,28 @@ async fn a_table_whose_indexes_another_writer_added_meanwhile_is_not_written() {
     std::fs::write(&properties, &before).unwrap();
     assert_goes_on(&lake, &job).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_writers_go_on_while_log_files_are_compacted() {
+    let (lake, mut job) = prepare(merge_on_read).await;
+    job.target.services.compact_delta_commits = 2;
+    let lock = Path::new(&lake.path("out")).join(LOCK);
+    upsert(&lake, &["k60", "k61"], 600).await;
+    // The compaction makes a new base file of a known group; the batch itself writes logs.
+    let event = async {
+        assert!(!lock.exists(), "the lock is free");
+        foreign_rows(&lake, &["k61", "k62"], 700, Operation::Upsert).await
+    };
+    let (ended, theirs) = run_around(&job, "r", UPDATES, event).await;
+    assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
+    let (storage, config, timeline) = open(&lake.path("out")).await;
+    let compaction = timeline.instants().iter().find(|instant| instant.action == Action::Commit).unwrap();
+    assert!(compaction.completed > timeline.find(&theirs).unwrap().completed, "it completed after them");
+    let slices = current_file_slices(&storage, &config, &timeline).await.unwrap();
+    let slice = slices.iter().find(|slice| slice.group.0 == "part=b").unwrap();
+    assert_eq!(slice.base.as_ref().map(|base| &base.instant), Some(&compaction.requested));
+    assert_eq!(slice.logs.iter().map(|log| &log.instant).collect::<Vec<_>>(), [&theirs], "theirs lie on top");
+    let found = (value_of(&lake, "k60").await, value_of(&lake, "k61").await, value_of(&lake, "k62").await);
+    assert_eq!(found, (vec![600], vec![700], vec![700]));
+    assert_at_rest(&lake, &job).await;
+}

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tributary_api::Stop;
 use tributary_api::checkpoint::Resolved;
@@ -32,7 +33,7 @@ use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
 use crate::history::definition_of;
 use crate::housekeeping::{clear_dead_instants, mint, refuse_restoring, roll_back_own, tidy};
-use crate::locks::{Held, Locks, give_back};
+use crate::locks::{Held, Locks, Pausable, give_back};
 use crate::metrics;
 use crate::plan::{Opening, Plans, Purpose, kept_schema, open, window_of};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
@@ -156,7 +157,7 @@ impl<'a> Batch<'a> {
         let opened = self.begin(&prepared).await;
         give_back_if(table).await;
         let opened = opened?;
-        // Held from before the gate to the last table service.
+        // Held from before the gate to the last table service, for a moment in between but not.
         let mut table = None;
         let result = self.merge_and_commit(&prepared, &opened, locks, &mut table).await;
         match &result {
@@ -164,11 +165,19 @@ impl<'a> Batch<'a> {
             Ok(Ended::Committed(commit)) => {
                 let limit = self.request.pipeline.limits.timeout.0;
                 let settings = &self.inner.settings;
-                let lock = locks.held(table.as_ref());
-                let means =
-                    Means { owner: &opened.owner, memory: &self.budget, lock, commit_request: settings.commit_request };
+                let take = || -> BoxFuture<'_, Result<Option<TableLock>, Error>> {
+                    Box::pin(self.table_lock_to_clean_up(locks))
+                };
+                let pausable = Pausable::new(locks, table.take(), &take);
+                let means = Means {
+                    owner: &opened.owner,
+                    memory: &self.budget,
+                    locks: &pausable,
+                    commit_request: settings.commit_request,
+                };
                 let services = self.services(&prepared.target);
                 services.run_within(limit, settings.stop_within, commit.seq, &means).await;
+                table = pausable.into_table();
             }
             Ok(Ended::NoNewData) => {}
         }

@@ -8,6 +8,9 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use tokio::sync::Mutex;
+use tributary_api::coordinator::Error;
 use tributary_hudi::target::TableLock;
 
 /// The locks of a batch, as long as it runs.
@@ -66,6 +69,56 @@ impl Held<'_> {
             () = self.turn.lost() => {}
             () = table.lost() => {}
         }
+    }
+}
+
+/// Takes the lock that every writer takes once more.
+pub(crate) type Take<'a> = dyn Fn() -> BoxFuture<'a, Result<Option<TableLock>, Error>> + Send + Sync + 'a;
+
+/// The locks during table services: the one that every writer takes is given back while a service writes files that
+/// nobody reads yet.
+pub(crate) struct Pausable<'a> {
+    locks: &'a Locks,
+    table: Mutex<Option<TableLock>>,
+    take: &'a Take<'a>,
+}
+
+impl<'a> Pausable<'a> {
+    /// `table` is held now.
+    pub(crate) fn new(locks: &'a Locks, table: Option<TableLock>, take: &'a Take<'a>) -> Self {
+        Pausable { locks, table: Mutex::new(table), take }
+    }
+
+    /// Lets other writers in, where they are kept out for this moment only.
+    pub(crate) async fn pause(&self) {
+        if let Some(table) = self.table.lock().await.take() {
+            give_back(table).await;
+        }
+    }
+
+    /// Keeps them out again. Whatever they did meanwhile must be looked at anew.
+    pub(crate) async fn go_on(&self) -> Result<(), Error> {
+        let mut table = self.table.lock().await;
+        if table.is_none() {
+            *table = (self.take)().await?;
+        }
+        Ok(())
+    }
+
+    /// For how long what is held certainly still holds; `None`: until it is released.
+    pub(crate) async fn left(&self) -> Option<Duration> {
+        let table = self.table.lock().await;
+        self.locks.held(table.as_ref()).left()
+    }
+
+    /// Waits until a lock of the whole batch is lost.
+    pub(crate) async fn lost(&self) {
+        self.locks.lost().await;
+    }
+
+    /// What is held in the end.
+    pub(crate) fn into_table(self) -> Option<TableLock> {
+        self.table.into_inner()
     }
 }
 

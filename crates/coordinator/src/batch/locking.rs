@@ -75,7 +75,7 @@ impl Batch<'_> {
         self.take_lock(Which::Table, self.inner.settings.lock_within).await.map(Some)
     }
 
-    /// The same after a failure, which may be that the batch was ended.
+    /// The same after a failure, which may be that the batch was ended, and for table services.
     pub(super) async fn table_lock_to_clean_up(&self, locks: &Locks) -> Result<Option<TableLock>, Error> {
         if self.writers() == Writers::Exclusive || locks.hold_all() {
             return Ok(None);
