@@ -145,7 +145,18 @@ pub(crate) fn check_config(target: &Target, config: &TableConfig) -> Vec<String>
         problems.push(format!("its name is `{}`, the pipeline says `{}`", config.name, target.table_name));
     }
     if config.version != target.table_version {
-        problems.push(format!("it has version {}, which cannot be written: version 9 is supported", config.version));
+        problems.push(match config.version {
+            8 | 9 => format!("it has version {}, the pipeline says {}", config.version, target.table_version),
+            other => format!("it has version {other}, which cannot be written: versions 8 and 9 are supported"),
+        });
+    }
+    let complex = matches!(key_generator(config.key_generator()), Some(KeyGenerator::Complex));
+    if config.version < 9 && complex && config.record_key().len() == 1 {
+        problems.push(
+            "its key generator is COMPLEX with a single record key: before version 9 nothing says whether keys are the \
+             value or `column:value`"
+                .to_string(),
+        );
     }
     let columns = [
         ("record key", config.record_key(), &target.record_key),
@@ -350,6 +361,20 @@ mod tests {
         assert!(newest.is_complete());
         assert_eq!(newest.schema.unwrap().0, "eight");
         assert_eq!((newest.ours, newest.foreign), (Some(at(7)), Some(at(8))));
+    }
+
+    #[test]
+    fn a_table_of_version_eight_is_written_as_the_pipeline_says_unless_its_keys_are_ambiguous() {
+        let old = |generator: &str| {
+            let text = config(&format!("hoodie.table.keygenerator.type={generator}")).properties().clone();
+            let mut properties = text;
+            properties.insert("hoodie.table.version".to_string(), "8".to_string());
+            TableConfig::from_properties("p", properties).unwrap()
+        };
+        let eight = Target { table_version: 8, ..target() };
+        assert_eq!(check_config(&eight, &old("SIMPLE")), Vec::<String>::new());
+        assert!(check_config(&target(), &old("SIMPLE"))[0].contains("version 8, the pipeline says 9"));
+        assert!(check_config(&eight, &old("COMPLEX"))[0].contains("nothing says whether keys"));
     }
 
     #[test]

@@ -523,12 +523,7 @@ impl Pipeline {
         if target.table_type == TableType::MergeOnRead {
             problems.extend(target.services.merge_on_read_problem());
         }
-        if target.table_version != 9 {
-            problems.push(format!(
-                "`target.table_version = {}` cannot be written: version 9 is supported",
-                target.table_version
-            ));
-        }
+        problems.extend(version_problem(target));
         for (key, columns) in
             [("record_key", &target.record_key), ("partition_by", &target.partition_by), ("ordering", &target.ordering)]
         {
@@ -583,6 +578,27 @@ impl Pipeline {
         }
         if target.operation == Operation::DeletePartition && target.partition_by.is_empty() {
             problems.push("`target.operation = \"delete_partition\"` needs `target.partition_by`".to_string());
+        }
+    }
+}
+
+/// What version 8 cannot do, and that others cannot be written at all.
+fn version_problem(target: &Target) -> Option<String> {
+    match target.table_version {
+        9 => None,
+        8 if target.table_type == TableType::MergeOnRead => Some(
+            "`target.table_version = 8` is written for copy-on-write tables only: a merge-on-read table needs version 9"
+                .to_string(),
+        ),
+        // Releases of Hudi differ in whether the key of such a table is the value or `column:value`.
+        8 if target.record_key.len() == 1 && target.partition_by.len() > 1 => Some(
+            "`target.table_version = 8` does not say how a single record key is written where there are several \
+             `target.partition_by`: use version 9"
+                .to_string(),
+        ),
+        8 => None,
+        other => {
+            Some(format!("`target.table_version = {other}` cannot be written: versions 8 and 9 are supported"))
         }
     }
 }
@@ -645,6 +661,21 @@ mod tests {
         pipeline.target.partition_by = vec!["day".to_string()];
         pipeline.target.table_type = TableType::MergeOnRead;
         assert!(pipeline.validate()[0].contains("_hoodie_is_deleted"));
+    }
+
+    #[test]
+    fn versions_eight_and_nine_can_be_written_and_eight_only_where_it_says_how() {
+        let mut pipeline = pipeline();
+        pipeline.target.table_version = 8;
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
+        pipeline.target.partition_by = vec!["day".to_string(), "hour".to_string()];
+        assert!(pipeline.validate()[0].contains("use version 9"));
+        pipeline.target.record_key.push("line".to_string());
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
+        pipeline.target.table_type = TableType::MergeOnRead;
+        assert!(pipeline.validate()[0].contains("copy-on-write"));
+        pipeline.target.table_version = 6;
+        assert!(pipeline.validate()[0].contains("versions 8 and 9 are supported"));
     }
 
     #[test]
