@@ -263,3 +263,39 @@ class SharedWriters:
         left = [str(file) for file in Path(scenario.target.path).rglob(f"*_{instant}*.parquet")]
         self.assertEqual([], left, "files of the batch that was rolled back")
         self.batch(scenario)
+
+    # -- other tables -------------------------------------------------------------------
+
+    def test_a_target_of_version_eight_stays_one(self):
+        scenario = self.shared_scenario("eight")
+        text = scenario.pipeline_file.read_text()
+        self.assertIn("table_version = 9", text)
+        scenario.pipeline_file.write_text(text.replace("table_version = 9", "table_version = 8"))
+        eight = {"hoodie.write.table.version": "8", "hoodie.datasource.write.precombine.field": "ts"}
+        events = scenario.sources["events"]
+        self.commit(events, [(f"e{i}", "2024-05-01", i, 1) for i in range(20)], COLUMNS)
+        self.batch(scenario)
+        for number in range(2, 4):
+            theirs = [("e1", "2024-05-01", number * 100, number), (f"s{number}", "2024-05-02", number, number)]
+            self.foreign(scenario, theirs, eight)
+            ours = [("e1", "2024-05-01", 1, 1), ("e2", "2024-05-01", number * 10, number)]
+            self.commit(events, ours, COLUMNS, "insert")
+            self.batch(scenario)
+        self.assertEqual("8", scenario.target.properties()["hoodie.table.version"])
+
+    def test_a_table_that_spark_created_is_a_target_once_its_indexes_are_dropped(self):
+        scenario = self.shared_scenario("stock")
+        theirs = [(f"e{i}", "2024-05-01", i, 1) for i in range(20)]
+        index = "hoodie.metadata.index.column.stats.enable"
+        self.foreign(scenario, theirs, {index: "true"})
+        self.assertIn("column_stats", scenario.target.properties()["hoodie.table.metadata.partitions"])
+        events = scenario.sources["events"]
+        self.commit(events, [("e2", "2024-05-01", 20, 2), ("o1", "2024-05-02", 1, 2)], COLUMNS)
+        refused = self.attempt(scenario)
+        self.assertEqual("REJECTED", refused["outcome"], refused)
+        self.assertIn("column_stats", refused["error"]["message"])
+        self.assertIn(f"{index}=false", refused["error"]["message"])
+        # What the message says to do.
+        self.foreign(scenario, [("e1", "2024-05-01", 100, 2)], {index: "false"})
+        self.assertEqual("files", scenario.target.properties()["hoodie.table.metadata.partitions"])
+        self.batch(scenario)

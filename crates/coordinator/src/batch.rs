@@ -10,7 +10,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tributary_api::Stop;
 use tributary_api::checkpoint::Resolved;
@@ -24,6 +23,7 @@ use tributary_types::{
     Checkpoint, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage, location_of,
 };
 
+use self::locking::Relocking;
 use crate::beside::Ours;
 use crate::commit::{Proposal, action_of, commit_metadata, remember};
 use crate::compaction::Means;
@@ -165,10 +165,8 @@ impl<'a> Batch<'a> {
             Ok(Ended::Committed(commit)) => {
                 let limit = self.request.pipeline.limits.timeout.0;
                 let settings = &self.inner.settings;
-                let take = || -> BoxFuture<'_, Result<Option<TableLock>, Error>> {
-                    Box::pin(self.table_lock_to_clean_up(locks))
-                };
-                let pausable = Pausable::new(locks, table.take(), &take);
+                let relocking = Relocking { batch: self, locks };
+                let pausable = Pausable::new(locks, table.take(), &relocking);
                 let means = Means {
                     owner: &opened.owner,
                     memory: &self.budget,

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use tokio::sync::Mutex;
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::TableLock;
@@ -73,20 +73,24 @@ impl Held<'_> {
 }
 
 /// Takes the lock that every writer takes once more.
-pub(crate) type Take<'a> = dyn Fn() -> BoxFuture<'a, Result<Option<TableLock>, Error>> + Send + Sync + 'a;
+#[async_trait]
+pub(crate) trait Relock: Send + Sync {
+    /// Waits for the lock; `None` where it is held for the whole batch, or nobody else may write.
+    async fn relock(&self) -> Result<Option<TableLock>, Error>;
+}
 
 /// The locks during table services: the one that every writer takes is given back while a service writes files that
 /// nobody reads yet.
 pub(crate) struct Pausable<'a> {
     locks: &'a Locks,
     table: Mutex<Option<TableLock>>,
-    take: &'a Take<'a>,
+    relock: &'a dyn Relock,
 }
 
 impl<'a> Pausable<'a> {
     /// `table` is held now.
-    pub(crate) fn new(locks: &'a Locks, table: Option<TableLock>, take: &'a Take<'a>) -> Self {
-        Pausable { locks, table: Mutex::new(table), take }
+    pub(crate) fn new(locks: &'a Locks, table: Option<TableLock>, relock: &'a dyn Relock) -> Self {
+        Pausable { locks, table: Mutex::new(table), relock }
     }
 
     /// Lets other writers in, where they are kept out for this moment only.
@@ -100,7 +104,7 @@ impl<'a> Pausable<'a> {
     pub(crate) async fn go_on(&self) -> Result<(), Error> {
         let mut table = self.table.lock().await;
         if table.is_none() {
-            *table = (self.take)().await?;
+            *table = self.relock.relock().await?;
         }
         Ok(())
     }

@@ -218,8 +218,14 @@ fn check_features(config: &TableConfig) -> Vec<String> {
     }
     let unkept: Vec<String> = config.metadata_partitions().into_iter().filter(|name| name != "files").collect();
     if !unkept.is_empty() {
+        let statistics = unkept.iter().all(|name| name == "column_stats" || name == "partition_stats");
+        let advice = match statistics {
+            // On by default in Hudi 1.x; a writer that does without takes them away.
+            true => "commit once with Spark and `hoodie.metadata.index.column.stats.enable=false`, and keep it so",
+            false => "drop these indexes first",
+        };
         problems.push(format!(
-            "its metadata table has partitions that cannot be kept true: {}; drop these indexes first",
+            "its metadata table has partitions that cannot be kept true: {}; {advice}",
             unkept.join(", ")
         ));
     }
@@ -395,7 +401,8 @@ mod tests {
             ("hoodie.table.ordering.fields=", "ordering columns are []"),
             ("hoodie.populate.meta.fields=false", "meta columns"),
             ("hoodie.table.cdc.enabled=true", "change log"),
-            ("hoodie.table.metadata.partitions=files,record_index", "record_index"),
+            ("hoodie.table.metadata.partitions=files,record_index", "record_index; drop these"),
+            ("hoodie.table.metadata.partitions=column_stats,files,partition_stats", "column.stats.enable=false"),
             ("hoodie.table.metadata.partitions.inflight=column_stats", "column_stats"),
             ("hoodie.bootstrap.base.path=/x", "bootstrapped"),
             ("hoodie.table.keygenerator.type=TIMESTAMP", "TIMESTAMP"),

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{LockKind, TableLock, acquire_lock, acquire_shared_lock, shared_lock_file};
 use tributary_types::pipeline::{Span, Writers};
 
 use super::Batch;
-use crate::locks::{Locks, give_back};
+use crate::locks::{Locks, Relock, give_back};
 use crate::metrics;
 use crate::target::target_error;
 use crate::turns::{CONFLICTS_BEFORE_TURN, RECORDS, conflicts_in_a_row};
@@ -23,6 +24,19 @@ enum Which {
     Turn,
     /// The one that every writer takes.
     Table,
+}
+
+/// A batch that takes the lock of all writers once more after it let them in.
+pub(super) struct Relocking<'b, 'a> {
+    pub(super) batch: &'b Batch<'a>,
+    pub(super) locks: &'b Locks,
+}
+
+#[async_trait]
+impl Relock for Relocking<'_, '_> {
+    async fn relock(&self) -> Result<Option<TableLock>, Error> {
+        self.batch.table_lock_to_clean_up(self.locks).await
+    }
 }
 
 impl Batch<'_> {
