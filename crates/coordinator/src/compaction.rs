@@ -7,14 +7,13 @@ use std::sync::Arc;
 use tributary_api::Stop;
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    Compaction, Owner, begin_compaction, delete_heartbeat, delete_markers, delta_commits_since_compaction,
-    find_compactable, write_heartbeat,
+    Compaction, Owner, begin_compaction, delta_commits_since_compaction, find_compactable, write_heartbeat,
 };
 use tributary_hudi::{FileSlice, avro_schema, base_file_schema};
 use tributary_types::pipeline::TableType;
 use tributary_types::{InstantTime, MemoryBudget};
 
-use crate::housekeeping::mint;
+use crate::housekeeping::{delete_leftover_marks, mint};
 use crate::locks::Pausable;
 use crate::services::{Did, TableServices};
 use crate::target::{TargetState, load_timeline, target_error};
@@ -58,9 +57,7 @@ impl TableServices<'_> {
         // What others write from here on lies on top of the new base files.
         means.locks.pause().await;
         self.compact_slices(&instant, &slices, means, stop).await?;
-        for left in [delete_markers(self.storage, &instant).await, delete_heartbeat(self.storage, &instant).await] {
-            left.map_err(fail)?;
-        }
+        delete_leftover_marks(self.storage, &instant).await.map_err(fail)?;
         let logs = slices.iter().map(|slice| slice.logs.len()).sum();
         tracing::info!(%instant, logs, groups = slices.len(), "log files compacted");
         Ok(Some(logs))

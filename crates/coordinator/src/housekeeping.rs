@@ -140,8 +140,7 @@ async fn sweep_own(storage: &Storage, timeline: &Timeline) -> Result<(), Error> 
             tracing::info!(%instant, files, "files removed of an instant that another writer rolled back");
             continue;
         }
-        delete_markers(storage, instant).await.map_err(fail)?;
-        delete_heartbeat(storage, instant).await.map_err(fail)?;
+        delete_leftover_marks(storage, instant).await.map_err(fail)?;
     }
     Ok(())
 }
@@ -188,11 +187,18 @@ pub(crate) async fn roll_back_own(
 
 /// Removes what a committed instant no longer needs. Nothing depends on it, so a failure is only logged.
 pub(crate) async fn tidy(storage: &Storage, instant: &InstantTime) {
-    for result in [delete_markers(storage, instant).await, delete_heartbeat(storage, instant).await] {
-        if let Err(error) = result {
-            tracing::warn!(%instant, error = &error as &dyn std::error::Error, "leftovers of a commit stay");
-        }
+    if let Err(error) = delete_leftover_marks(storage, instant).await {
+        tracing::warn!(%instant, error = &error as &dyn std::error::Error, "leftovers of a commit stay");
     }
+}
+
+/// Markers go first: by the heartbeat whoever comes next knows whose they are.
+pub(crate) async fn delete_leftover_marks(
+    storage: &Storage,
+    instant: &InstantTime,
+) -> Result<(), tributary_hudi::Error> {
+    delete_markers(storage, instant).await?;
+    delete_heartbeat(storage, instant).await
 }
 
 /// A fresh instant of the target.

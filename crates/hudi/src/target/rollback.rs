@@ -219,7 +219,8 @@ pub async fn rolled_back_instants(storage: &Storage, timeline: &Timeline) -> Res
     let mut found = Vec::new();
     let rollbacks =
         timeline.instants().iter().filter(|instant| !instant.is_pending() && instant.action == Action::Rollback);
-    for path in rollbacks.filter_map(|instant| timeline.completed_path(instant)) {
+    // Collected: a lazily filtered iterator held across an await is not known to be `Send`.
+    for path in rollbacks.filter_map(|instant| timeline.completed_path(instant)).collect::<Vec<_>>() {
         let metadata = HoodieRollbackMetadata::from_avro_bytes(&storage.read(&path).await?)
             .map_err(|e| Error::corrupt(&path, e))?;
         for dead in &metadata.commits_rollback {
