@@ -12,8 +12,8 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use serde_json::{Value, json};
 use tributary_api::coordinator::BatchStatus;
 use tributary_hudi::target::{
-    Compaction, FileChange, Owner, begin_compaction, complete_instant, find_compactable, mint_instant, rollback_instant,
-    write_delta, write_heartbeat,
+    Compaction, FileChange, Owner, begin_compaction, complete_instant, find_compactable, mint_instant, resume_rollback,
+    rollback_instant, write_delta, write_heartbeat,
 };
 use tributary_hudi::{
     Action, BaseFile, CommitMetadata, LogFile, SystemStores, WriteStat, avro_schema, base_file_name, base_file_schema,
@@ -22,7 +22,7 @@ use tributary_hudi::{
 use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::Embedded;
 use tributary_store::MemoryStore;
-use tributary_testkit::{HeldStores, Hold};
+use tributary_testkit::{Fault, FaultPlan, FaultyStores, HeldStores, Hold};
 use tributary_types::pipeline::{InsertConflict, Operation, Pipeline, Writers};
 use tributary_types::{Clock, InstantTime, MemoryBudget, Outcome, PipelineName, Retry, SystemClock};
 
@@ -520,6 +520,33 @@ async fn pending_instants_of_other_writers_are_left_alone() {
         assert_eq!(storage.head(file).await.unwrap().is_some(), number != 2, "{file}");
     }
     assert_eq!(value_of(&lake, "k60").await, [600]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_instant_of_ours_that_another_writer_is_rolling_back_is_left_to_it() {
+    let (lake, job) = prepare(job).await;
+    upsert(&lake, &["k60"], 600).await;
+    let dying = FaultyStores::new(Arc::new(SystemStores::new()), FaultPlan::at(6, Fault::CrashAfter));
+    assert_ne!(run(&roles_over(Arc::new(dying)), &job, "dead").await.outcome, Some(Outcome::Committed));
+    // Their plan, as of a copy in which they carried it out.
+    let elsewhere = lake.copy();
+    let dead = roll_back_eagerly(&elsewhere).await;
+    let (copy, config, timeline) = open(&elsewhere.path("out")).await;
+    let done = timeline.instants().iter().find(|instant| instant.action == Action::Rollback).unwrap();
+    let plan = requested_path(&config.timeline_dir(), &done.requested, Action::Rollback);
+    let (storage, _, _) = open(&lake.path("out")).await;
+    storage.put(&plan, copy.read(&plan).await.unwrap()).await.unwrap();
+
+    let ended = run(&roles(), &job, "beside").await;
+    assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
+    let (_, _, timeline) = open(&lake.path("out")).await;
+    assert!(timeline.find(&dead).is_some_and(|instant| instant.is_pending()), "it is theirs to take away");
+    assert!(timeline.find(&done.requested).is_some_and(|instant| instant.is_pending()));
+    assert_eq!(value_of(&lake, "k60").await, [600]);
+    // They finish it.
+    let completed = fresh_instant(&lake).await;
+    resume_rollback(&storage, &config.timeline_dir(), &done.requested, &completed).await.unwrap();
+    assert_at_rest(&lake, &job).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
