@@ -144,8 +144,7 @@ async fn prepare(scenario: Scenario) -> Prepared {
         // Odd times odd stays odd: no key moves to another partition.
         source.upsert(vec![values((10..30).map(|n| (format!("k{n}"), n * 11)))]).await.unwrap();
     }
-    let after_a_dead_batch =
-        [Scenario::AfterADeadBatch, Scenario::MorAfterADeadBatch, Scenario::SharedAfterADeadBatch];
+    let after_a_dead_batch = [Scenario::AfterADeadBatch, Scenario::MorAfterADeadBatch, Scenario::SharedAfterADeadBatch];
     if after_a_dead_batch.contains(&scenario) {
         // Half-way through its operations, so that files and a pending instant are left.
         let dead = disturbed(FaultPlan::at(6, Fault::CrashAfter));

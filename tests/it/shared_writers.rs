@@ -350,12 +350,20 @@ fn clustering_plan(partition: &str, file_id: &str) -> Vec<u8> {
     let slice = record("HoodieSliceInfo", json!([optional("fileId"), optional("partitionPath")]));
     let group = record("HoodieClusteringGroup", json!([{"name": "slices", "type": array(slice)}]));
     let plan = record("HoodieClusteringPlan", json!([{"name": "inputGroups", "type": array(group)}]));
-    let whole =
-        record("HoodieRequestedReplaceMetadata", json!([{"name": "clusteringPlan", "type": nullable(plan)}]));
+    let whole = record("HoodieRequestedReplaceMetadata", json!([{"name": "clusteringPlan", "type": nullable(plan)}]));
     let (some, one, end) = (number(1), number(1), number(0));
     let data = [
-        some.clone(), some.clone(), one.clone(), some.clone(), one.clone(), some.clone(), text(file_id), some,
-        text(partition), end.clone(), end.clone(),
+        some.clone(),
+        some.clone(),
+        one.clone(),
+        some.clone(),
+        one.clone(),
+        some.clone(),
+        text(file_id),
+        some,
+        text(partition),
+        end.clone(),
+        end.clone(),
     ]
     .concat();
     let header = [number(1), text("avro.schema"), text(&whole.to_string()), end].concat();
@@ -660,7 +668,8 @@ async fn a_table_whose_indexes_another_writer_added_meanwhile_is_not_written() {
     let properties = Path::new(&lake.path("out")).join(".hoodie/hoodie.properties");
     let before = std::fs::read_to_string(&properties).unwrap();
     let indexed = async {
-        let text = before.replace("hoodie.table.metadata.partitions=files", "hoodie.table.metadata.partitions=files,record_index");
+        let text = before
+            .replace("hoodie.table.metadata.partitions=files", "hoodie.table.metadata.partitions=files,record_index");
         assert_ne!(text, before);
         std::fs::write(&properties, text).unwrap();
     };

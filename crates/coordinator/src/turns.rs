@@ -89,7 +89,8 @@ mod tests {
     fn only_conflicts_with_other_writers_that_nothing_followed_count() {
         let met = |request| record(request, Some(Outcome::Conflict), Some(conflict()));
         let lock = Error::Conflict { url: "/t".to_string(), what: "the lock".to_string() };
-        let records = [record("now", None, None), met("c"), met("b"), record("a", Some(Outcome::Committed), None), met("z")];
+        let records =
+            [record("now", None, None), met("c"), met("b"), record("a", Some(Outcome::Committed), None), met("z")];
         let own = BatchName::new("p/now").unwrap();
         assert_eq!(conflicts_in_a_row(&records, &own), 2);
         let other = [met("c"), record("b", Some(Outcome::Conflict), Some(lock)), met("a")];

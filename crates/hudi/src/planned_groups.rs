@@ -45,7 +45,8 @@ fn clustered(file: &str, plan: &[u8]) -> Result<BTreeSet<GroupKey>> {
 fn collect_slices(value: &Value, found: &mut BTreeSet<GroupKey>) {
     match value {
         Value::Record(fields) => {
-            let field = |wanted: &str| fields.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| text(value));
+            let field =
+                |wanted: &str| fields.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| text(value));
             if let (Some(partition), Some(file_id)) = (field("partitionPath"), field("fileId")) {
                 found.insert((partition, file_id));
                 return;

@@ -681,7 +681,10 @@ mod tests {
     #[test]
     fn what_other_writers_may_insert_is_said_of_shared_targets_only() {
         let mut pipeline = pipeline();
-        assert_eq!((pipeline.target.writers, pipeline.target.insert_conflict), (Writers::Exclusive, InsertConflict::Fail));
+        assert_eq!(
+            (pipeline.target.writers, pipeline.target.insert_conflict),
+            (Writers::Exclusive, InsertConflict::Fail)
+        );
         pipeline.target.insert_conflict = InsertConflict::Allow;
         assert!(pipeline.validate()[0].contains("`target.insert_conflict`"));
         pipeline.target.writers = Writers::Shared;

@@ -194,7 +194,8 @@ fn compaction_and_upsert() {
 fn replace_and_insert() {
     let replace = other("INSERT_OVERWRITE", Action::ReplaceCommit, vec![stat("d", "r", false, 5)], &[("d", &["a"])]);
     assert_eq!(met(&add(Operation::Insert), &replace), on_partition());
-    let table = other("INSERT_OVERWRITE_TABLE", Action::ReplaceCommit, vec![stat("e", "r", false, 5)], &[("e", &["a"])]);
+    let table =
+        other("INSERT_OVERWRITE_TABLE", Action::ReplaceCommit, vec![stat("e", "r", false, 5)], &[("e", &["a"])]);
     assert_eq!(met(&add(Operation::Insert), &table), Some(On::Table));
     // Files that were registered replace a partition too.
     let registered = other("", Action::ReplaceCommit, vec![stat("d", "r", false, 5)], &[]);
@@ -216,7 +217,10 @@ fn pending_clustering_and_upsert() {
 fn insert_of_the_same_new_key() {
     let expected = Some(On::NewRows("d".to_string()));
     assert_eq!(met(&add(Operation::Upsert), &insert()), expected);
-    assert_eq!(met(&add(Operation::Upsert), &other("UPSERT", Action::Commit, vec![stat("d", "b", true, 1)], &[])), expected);
+    assert_eq!(
+        met(&add(Operation::Upsert), &other("UPSERT", Action::Commit, vec![stat("d", "b", true, 1)], &[])),
+        expected
+    );
     // Who adds nothing cannot add the same key.
     assert_eq!(met(&update("a"), &insert()), None);
     assert_eq!(met(&add(Operation::Upsert), &upsert("b")), None);
@@ -237,7 +241,8 @@ fn whole_table_and_anything() {
 
 #[test]
 fn a_batch_without_a_row_replaces_nothing_whatever_its_operation() {
-    let empty = OwnWrite::of(Operation::InsertOverwriteTable, &Staged::default(), &BTreeMap::new(), InsertConflict::Fail);
+    let empty =
+        OwnWrite::of(Operation::InsertOverwriteTable, &Staged::default(), &BTreeMap::new(), InsertConflict::Fail);
     assert_eq!(met(&empty, &insert()), None);
 }
 

@@ -49,8 +49,12 @@ pub struct TableLock {
 
 enum Held {
     // Closing the file releases its lock.
-    File { _file: File },
-    Process { _guard: OwnedMutexGuard<()> },
+    File {
+        _file: File,
+    },
+    Process {
+        _guard: OwnedMutexGuard<()>,
+    },
     Lease(Lease),
     Beside(LockFile),
     /// Nobody else knows of the table.

@@ -99,7 +99,8 @@ impl Shared {
             return false;
         }
         // The same bytes over the same bytes: only the time of modification changes.
-        let written = OpenOptions::new().write(true).open(&self.path).and_then(|mut file| file.write_all(&self.content));
+        let written =
+            OpenOptions::new().write(true).open(&self.path).and_then(|mut file| file.write_all(&self.content));
         if let Err(error) = written {
             tracing::warn!(error = &error as &dyn std::error::Error, "the table's lock file could not be renewed");
         }
