@@ -38,6 +38,7 @@ from objectstore import Bucket, JavaLock
 from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import FileScenario, Scenario
+from shared import SharedWriters
 from sparkhudi import META_COLUMNS, HudiTable, start_session
 from standin import StandIn
 from topics import TopicTests
@@ -84,11 +85,10 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(MergeOnRead, CsvFiles, TopicTests, unittest.TestCase):
+class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, unittest.TestCase):
     # Set by main().
     spark = None
     tributary = None
-    shared_writers = False
 
     maxDiff = 4000
 
@@ -457,32 +457,6 @@ class Interop(MergeOnRead, CsvFiles, TopicTests, unittest.TestCase):
         self.spark_writes(scenario, foreign, columns, options)
         self.assertLessEqual(len([i for i in scenario.target.instants() if i.action == "commit"]), 4)
 
-    # -- Spark beside us --------------------------------------------------------------------
-
-    def test_spark_continues_our_table_and_we_go_on(self):
-        if not self.shared_writers:
-            self.skipTest('needs writers = "shared"; set INTEROP_SHARED_WRITERS=1')
-        columns = "id string, day string, value long, ts long"
-        sql = "SELECT * FROM <SRC:events>"
-        scenario = self.scenario(
-            "continued", {"events": self.source()}, sql,
-            key="id", partition=["day"], ordering="ts", writers="shared",
-        )  # fmt: skip
-        events = scenario.sources["events"]
-        self.commit(events, [(f"e{i}", "2024-05-01", i, 1) for i in range(5)], columns)
-        self.batch(scenario)
-
-        foreign = [("e1", "2024-05-01", 100, 2), ("s1", "2024-05-02", 200, 2)]
-        self.commit(scenario.target, foreign, columns)
-        check_metadata_table(self, scenario.target)
-        rows = plain_spark(self.spark.createDataFrame(foreign, columns))
-        theirs = scenario.target.instants()[-1]
-        scenario.committed(rows, theirs.requested, theirs.completed)
-
-        self.commit(events, [("e1", "2024-05-01", 7, 3), ("e9", "2024-05-02", 9, 3)], columns)
-        self.batch(scenario)
-        check_in_depth(self, scenario)
-
 
 class Told(unittest.TextTestResult):
     """Says what failed as soon as it did: a run that is cut off would never say it."""
@@ -532,7 +506,6 @@ def main():
     names = names or unittest.defaultTestLoader.getTestCaseNames(Interop)
     Interop.spark = start_session("tributary-interop")
     Interop.tributary = choose_tributary(options, Interop.spark)
-    Interop.shared_writers = os.environ.get("INTEROP_SHARED_WRITERS") == "1"
     suite = unittest.TestSuite(Interop(name) for name in names)
     try:
         result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=Told).run(suite)

@@ -20,7 +20,7 @@ use crate::support::{
 };
 
 /// A batch to be disturbed: what is in the target before it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scenario {
     /// The target does not exist yet.
     First,
@@ -32,6 +32,8 @@ enum Scenario {
     Overwrite,
     /// A dead instant of an earlier process is rolled back on the way.
     AfterADeadBatch,
+    /// The same, of a target that other writers write too.
+    SharedAfterADeadBatch,
     /// Old file versions are cleaned after the commit.
     Clean,
     /// The metadata table is compacted after the commit, and an old slice of it goes.
@@ -51,7 +53,7 @@ impl Scenario {
     fn services(self) -> Value {
         let (clean, archive, compact, compact_logs) = match self {
             Scenario::First | Scenario::Upsert | Scenario::Deletes | Scenario::Overwrite => (0, 0, 0, 0),
-            Scenario::AfterADeadBatch => (0, 0, 0, 0),
+            Scenario::AfterADeadBatch | Scenario::SharedAfterADeadBatch => (0, 0, 0, 0),
             Scenario::MorUpsert | Scenario::MorAfterADeadBatch => (0, 0, 0, 0),
             Scenario::Clean => (1, 0, 0, 0),
             Scenario::CompactMetadata => (0, 0, 1, 0),
@@ -67,7 +69,7 @@ impl Scenario {
         match self {
             Scenario::First => 0,
             Scenario::Upsert | Scenario::Deletes | Scenario::Overwrite | Scenario::AfterADeadBatch => 1,
-            Scenario::MorUpsert | Scenario::MorAfterADeadBatch => 1,
+            Scenario::MorUpsert | Scenario::MorAfterADeadBatch | Scenario::SharedAfterADeadBatch => 1,
             Scenario::Clean | Scenario::CompactMetadata | Scenario::MorCompaction => 2,
             Scenario::Archive => 3,
         }
@@ -85,6 +87,10 @@ impl Scenario {
             Scenario::Overwrite => "SELECT id, value, value % 2 AS part FROM <SRC> WHERE value % 2 = 1",
             _ => PLAIN,
         }
+    }
+
+    fn writers(self) -> &'static str {
+        if matches!(self, Scenario::SharedAfterADeadBatch) { "shared" } else { "exclusive" }
     }
 
     fn has_services(self) -> bool {
@@ -122,7 +128,7 @@ fn job_of(lake: &Lake, scenario: Scenario, sql: &str, operation: &str) -> Pipeli
         "transform": [{"sql": sql}],
         "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"], "partition_by": ["part"],
                    "operation": operation, "small_file_limit": 0, "table_type": scenario.table_type(),
-                   "services": scenario.services()},
+                   "writers": scenario.writers(), "services": scenario.services()},
     }))
 }
 
@@ -138,7 +144,8 @@ async fn prepare(scenario: Scenario) -> Prepared {
         // Odd times odd stays odd: no key moves to another partition.
         source.upsert(vec![values((10..30).map(|n| (format!("k{n}"), n * 11)))]).await.unwrap();
     }
-    if matches!(scenario, Scenario::AfterADeadBatch | Scenario::MorAfterADeadBatch) {
+    let after_a_dead_batch = [Scenario::AfterADeadBatch, Scenario::MorAfterADeadBatch, Scenario::SharedAfterADeadBatch];
+    if after_a_dead_batch.contains(&scenario) {
         // Half-way through its operations, so that files and a pending instant are left.
         let dead = disturbed(FaultPlan::at(6, Fault::CrashAfter));
         assert_ne!(run(&dead, &job(&lake, scenario), "dead").await.outcome, Some(Outcome::Committed));
@@ -298,6 +305,11 @@ async fn an_overwrite_survives_every_fault_of_every_operation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollback_survives_every_fault_of_every_operation() {
     explore(Scenario::AfterADeadBatch).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_and_a_batch_beside_other_writers_survive_every_fault_of_every_operation() {
+    explore(Scenario::SharedAfterADeadBatch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

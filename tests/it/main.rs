@@ -33,6 +33,7 @@ mod server_away;
 mod services;
 mod several;
 mod shared_store;
+mod shared_writers;
 mod source_reports;
 mod source_sets;
 mod support;

@@ -11,8 +11,8 @@ use tributary_api::coordinator::BatchStatus;
 use tributary_hudi::{Storage, Stores};
 use tributary_server::bench::source::SourceTable;
 use tributary_server::embedded::Embedded;
-use tributary_testkit::{FAULTS, Fault, FaultPlan, FaultyStores, ManualClock, MemoryStores};
-use tributary_types::pipeline::Pipeline;
+use tributary_testkit::{FAULTS, Fault, FaultPlan, FaultyStores, HeldStores, Hold, ManualClock, MemoryStores};
+use tributary_types::pipeline::{Pipeline, Writers};
 use tributary_types::{Clock, Outcome, SystemClock};
 
 use crate::support::{assert_sound_in, checkpoints_in, open_in, pipeline, roles_at, rows, run, value_table_in, values};
@@ -81,6 +81,29 @@ async fn a_lease_of_another_writer_keeps_the_batch_out_until_its_time_is_up() {
     assert!(refused.error.unwrap().message.contains("held the target's lock"));
     let later = roles_at(Arc::new(stores.clone()), clock_ahead(LATER_MILLIS));
     assert_eq!(run(&later, &impatient, "late").await.outcome, Some(Outcome::Committed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beside_other_writers_their_lease_is_free_while_rows_are_staged_and_ours_is_held() {
+    let (stores, expected) = prepare().await;
+    let mut shared = job();
+    shared.target.writers = Writers::Shared;
+    let hold = Hold::of(".marker.MERGE");
+    let held = HeldStores::new(Arc::new(stores.clone()), Arc::clone(&hold));
+    let held = roles_at(Arc::new(held), Arc::new(SystemClock));
+    let (ended, ()) = tokio::join!(run(&held, &shared, "batch"), async {
+        hold.reached(1).await;
+        assert_eq!(lock_file(&stores).await["expired"], json!(true));
+        let (storage, _, _) = open_in(&stores, TARGET).await;
+        let ours = storage.read(".hoodie/.locks/tributary_lock.json").await.unwrap();
+        let ours: serde_json::Value = serde_json::from_slice(&ours).unwrap();
+        assert_eq!(ours["expired"], json!(false));
+        hold.release();
+    });
+    assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
+    assert_eq!(rows(&held, TARGET).await, expected);
+    assert_eq!(lock_file(&stores).await["expired"], json!(true));
+    assert_sound_in(&stores, TARGET, "p").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -354,6 +354,21 @@ pub enum Error {
         /// What happened.
         what: String,
     },
+    /// Another writer of a shared target did something that this batch cannot go together with.
+    #[error(
+        "conflict on target `{url}`: {action} {instant} of another writer {what}; nothing of this batch was committed. Run \
+         again: the next batch is planned from what is there now"
+    )]
+    WriterConflict {
+        /// The target.
+        url: String,
+        /// The other writer's instant.
+        instant: InstantTime,
+        /// Its operation, or its action.
+        action: String,
+        /// What it did or is going to do, and to what.
+        what: String,
+    },
     /// The commit was sent and it is not known whether it arrived.
     #[error("the outcome of commit {instant} on `{url}` is unknown; it is read back before anything else happens")]
     Unknown {
@@ -441,7 +456,7 @@ impl Fault for Error {
             Error::Expired { .. } => Code::Invalid,
             Error::Cancelled => Code::Cancelled,
             Error::Lost { .. } => Code::Internal,
-            Error::Conflict { .. } => Code::Conflict,
+            Error::Conflict { .. } | Error::WriterConflict { .. } => Code::Conflict,
             Error::Unknown { .. } | Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
             Error::Gone { .. } => Code::NotFound,
             Error::Timeout { .. } => Code::Timeout,
@@ -459,7 +474,7 @@ impl Fault for Error {
             Error::Lost { .. } | Error::Store { .. } | Error::Timeout { .. } => Retry::Again,
             // A run request that got no answer may have started a batch; its id makes asking again safe.
             Error::Unreachable { .. } => Retry::Again,
-            Error::Conflict { .. } => Retry::Rebase,
+            Error::Conflict { .. } | Error::WriterConflict { .. } => Retry::Rebase,
             Error::Timeline(error) => error.retry(),
             Error::Checkpoint(error) => error.retry(),
             Error::Merge(error) => error.retry(),
@@ -487,6 +502,7 @@ impl Fault for Error {
             Error::Legacy { .. } => "LEGACY_CHECKPOINT",
             Error::Moved { .. } => "SOURCE_MOVED",
             Error::Conflict { .. } => "TARGET_CONFLICT",
+            Error::WriterConflict { .. } => Error::WRITER_CONFLICT,
             Error::Unknown { .. } => "COMMIT_UNKNOWN",
             Error::Gone { .. } => "BATCH_GONE",
             Error::Timeout { .. } => "TIMEOUT",
@@ -502,6 +518,9 @@ impl Fault for Error {
 }
 
 impl Error {
+    /// The reason of [`Error::WriterConflict`], by which records of earlier batches tell it.
+    pub const WRITER_CONFLICT: &'static str = "WRITER_CONFLICT";
+
     /// How a batch that failed with this error ended.
     pub fn outcome(&self) -> Outcome {
         if self.retry() == Retry::ReadBack {

@@ -3,43 +3,47 @@
 
 mod answer;
 mod cursors;
+mod locking;
+mod merging;
 
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::watch;
 use tributary_api::Stop;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
-use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
-use tributary_api::writer::{self, FileSizes, StageRequest, TargetSlice};
-use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
+use tributary_api::merge::{MergeLimits, Merged};
+use tributary_api::writer::TargetSlice;
+use tributary_hudi::target::{Owner, TableLock, begin_instant, create_table, replace_untouched};
 use tributary_hudi::{Storage, Timeline, current_file_slices};
-use tributary_types::{Fault, InstantTime, MemoryBudget, Outcome, Stage};
+use tributary_types::pipeline::Writers;
+use tributary_types::{InstantTime, MemoryBudget, Outcome, Stage};
 
 use self::cursors::SetCursors;
 pub(crate) use self::cursors::place_cursors;
+use self::locking::Relocking;
+use crate::beside::Ours;
 use crate::commit::{Proposal, action_of, commit_metadata};
 use crate::compaction::Means;
+use crate::conflict::OwnWrite;
 use crate::control::Control;
 use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
 use crate::history::definition_of_request;
-use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
-use crate::plan::{Ends, Opening, Plans, Purpose, merge_sources, open, plan_sources, sql_of, steps_of};
+use crate::housekeeping::{clear_dead_instants, mint, refuse_restoring, roll_back_own, tidy};
+use crate::locks::{Held, Locks, Pausable, give_back};
+use crate::metrics;
+use crate::plan::{Opening, Plans, Purpose, open};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
-use crate::report::written;
 use crate::service::Inner;
 use crate::services::TableServices;
 use crate::source_metrics;
 use crate::staged::{replaced_groups, target_slices};
 use crate::standing::{Standing, find_standing};
-use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
-
-/// For how long a lock is asked for before the batch looks whether it was ended.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
+use crate::target::{TargetState, check_config, is_untouched, load_timeline, new_table, target_error};
 
 /// What became of a batch that did not fail.
 pub(crate) enum Ended {
@@ -95,6 +99,8 @@ enum Work {
 struct Opened {
     instant: InstantTime,
     slices: Arc<Vec<TargetSlice>>,
+    /// Completed instants of the state that the slices are of: what keys are tagged against.
+    pinned: BTreeSet<InstantTime>,
     owner: Owner,
 }
 
@@ -126,73 +132,65 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Runs the batch. The target's lock is held from the first look at its cursors to the last step, so that batches
-    /// of ours into one target follow one another. The time limit counts from the lock to the commit.
+    /// Runs the batch. The lock among our own batches is held from the first look at the target's cursors to the last
+    /// step, so that batches of ours into one target follow one another. The time limit counts from the lock to the
+    /// commit.
     pub(crate) async fn run(mut self) -> Result<Ended, Error> {
         let limit = self.request.pipeline.limits.timeout.0;
-        let lock = self.take_lock(limit).await?;
+        let locks = self.take_locks(limit).await?;
         let control = self.control;
-        let mut batch = Box::pin(self.run_locked(&lock));
+        let mut batch = Box::pin(self.run_locked(&locks));
         let ended = tokio::select! {
             ended = &mut batch => ended,
             () = tokio::time::sleep(limit) => {
                 control.time_out();
                 batch.as_mut().await
             }
-            () = lock.lost() => {
+            () = locks.lost() => {
                 control.lose_lock();
                 batch.as_mut().await
             }
         };
         drop(batch);
-        give_back(lock).await;
+        locks.give_back().await;
         ended
     }
 
-    /// Takes the target's lock. It is asked for again and again for a short time: a lease that was taken while nobody
-    /// waited for it any more would keep others out until it lapses.
-    async fn take_lock(&self, limit: Duration) -> Result<TableLock, Error> {
-        let owner = self.inner.lock_owner(&format!("{}/{}", self.request.pipeline.name, self.request.request));
-        let mut waited = Duration::ZERO;
-        loop {
-            self.go_on()?;
-            let wait = LOCK_WAIT.min(limit - waited);
-            let lock = acquire_lock(&self.storage, &owner, wait).await;
-            if let Some(lock) = lock.map_err(|e| target_error(self.storage.url(), "taking the target's lock", e))? {
-                return Ok(lock);
-            }
-            waited += wait;
-            if waited >= limit {
-                return Err(Error::Conflict {
-                    url: self.storage.url().to_string(),
-                    what: format!("another batch held the target's lock for {}", self.request.pipeline.limits.timeout),
-                });
-            }
-        }
-    }
-
-    async fn run_locked(&mut self, lock: &TableLock) -> Result<Ended, Error> {
+    async fn run_locked(&mut self, locks: &Locks) -> Result<Ended, Error> {
         self.enter(Stage::Resolve);
-        let prepared = match self.prepare().await? {
+        let prepared = match self.prepare(locks).await? {
             Preparation::Ready(prepared) => *prepared,
             Preparation::Ended(ended) => return Ok(ended),
         };
         self.go_on()?;
         self.enter(Stage::Begin);
-        let opened = self.begin(&prepared).await?;
-        let result = self.merge_and_commit(&prepared, &opened, lock).await;
+        let table = self.table_lock(locks).await?;
+        let opened = self.begin(&prepared).await;
+        give_back_if(table).await;
+        let opened = opened?;
+        // Held from before the gate to the last table service, for a moment in between but not.
+        let mut table = None;
+        let result = self.merge_and_commit(&prepared, &opened, locks, &mut table).await;
         match &result {
-            Err(error) => self.clean_up(&prepared.target, &opened.instant, error, lock).await,
+            Err(error) => self.clean_up(&prepared.target, &opened, error, locks, &mut table).await,
             Ok(Ended::Committed(commit)) => {
                 let limit = self.request.pipeline.limits.timeout.0;
                 let settings = &self.inner.settings;
-                let means =
-                    Means { owner: &opened.owner, memory: &self.budget, lock, commit_request: settings.commit_request };
+                let relocking = Relocking { batch: self, locks };
+                let pausable = Pausable::new(locks, table.take(), &relocking);
+                let means = Means {
+                    owner: &opened.owner,
+                    memory: &self.budget,
+                    locks: &pausable,
+                    commit_request: settings.commit_request,
+                };
                 let services = self.services(&prepared.target);
                 services.run_within(limit, settings.stop_within, commit.seq, &means).await;
+                table = pausable.into_table();
             }
             Ok(Ended::NoNewData) => {}
         }
+        give_back_if(table).await;
         self.leave();
         result
     }
@@ -217,14 +215,12 @@ impl<'a> Batch<'a> {
         }
     }
 
-    async fn prepare(&mut self) -> Result<Preparation, Error> {
+    async fn prepare(&mut self, locks: &Locks) -> Result<Preparation, Error> {
         refuse_reading_the_target(self.inner.stores.as_ref(), &self.request.pipeline, &self.storage)?;
-        let mut existing = self.unless_stopped(TargetState::load(&self.storage)).await?;
-        if let Some(target) = &existing
-            && self.make_ready(target).await?
-        {
-            existing = self.unless_stopped(TargetState::load(&self.storage)).await?;
-        }
+        let table = self.table_lock(locks).await?;
+        let existing = self.find_ready().await;
+        give_back_if(table).await;
+        let existing = existing?;
         let seen = existing.as_ref().map(|target| completed_writes(&target.timeline)).unwrap_or_default();
         let request = self.request;
         let pipeline = &request.pipeline;
@@ -235,7 +231,7 @@ impl<'a> Batch<'a> {
             return Ok(Preparation::Ended(Ended::Committed(commit)));
         }
         if let Some(target) = &existing {
-            target.check_writers(self.storage.url())?;
+            target.check_writers(self.storage.url(), pipeline.target.writers)?;
         }
         self.enter(Stage::Plan);
         let status = self.status;
@@ -268,6 +264,17 @@ impl<'a> Batch<'a> {
         Ok(Preparation::Ready(Box::new(Prepared { resolved, standing, work, target, seen })))
     }
 
+    /// The target, if there is one, with nothing of dead batches of ours left on it.
+    async fn find_ready(&self) -> Result<Option<TargetState>, Error> {
+        let existing = self.unless_stopped(TargetState::load(&self.storage)).await?;
+        match &existing {
+            Some(target) if self.make_ready(target).await? => {
+                self.unless_stopped(TargetState::load(&self.storage)).await
+            }
+            _ => Ok(existing),
+        }
+    }
+
     /// Clears what dead batches left, and describes anew a table that nobody used. Answers whether that changed the
     /// target. What it begins it finishes.
     async fn make_ready(&self, target: &TargetState) -> Result<bool, Error> {
@@ -277,7 +284,8 @@ impl<'a> Batch<'a> {
         if !problems.is_empty() && !is_untouched(target) {
             return Err(Error::Target { url: self.storage.url().to_string(), what: problems.join("; ") });
         }
-        let mut changed = clear_dead_instants(&self.storage, target, self.inner.clock.as_ref()).await? > 0;
+        let clock = self.inner.clock.as_ref();
+        let mut changed = clear_dead_instants(&self.storage, target, clock, pipeline.target.writers).await? > 0;
         changed |= self.services(target).resume().await;
         if !problems.is_empty() {
             replace_untouched(&self.storage, &new_table(pipeline))
@@ -305,6 +313,7 @@ impl<'a> Batch<'a> {
         let fail = |e| target_error(self.storage.url(), "opening an instant", e);
         let config = &prepared.target.config;
         let timeline = load_timeline(&self.storage, config).await?;
+        refuse_restoring(&self.storage, &timeline)?;
         let instant = mint(self.inner.clock.as_ref(), &prepared.target, &timeline);
         let owner = Owner {
             pipeline: self.request.pipeline.name.clone(),
@@ -316,7 +325,9 @@ impl<'a> Batch<'a> {
         begin_instant(&self.storage, &directory, &instant, action, operation.as_str(), &owner).await.map_err(fail)?;
         self.status.send_modify(|status| status.instant = Some(instant.clone()));
         let slices = current_file_slices(&self.storage, config, &timeline).await.map_err(fail)?;
-        Ok(Opened { instant, slices: Arc::new(target_slices(slices)), owner })
+        let completed = timeline.instants().iter().filter(|instant| !instant.is_pending());
+        let pinned = completed.map(|instant| instant.requested.clone()).collect();
+        Ok(Opened { instant, slices: Arc::new(target_slices(slices)), pinned, owner })
     }
 
     /// Keeps the heartbeat alive while the rows are merged and committed.
@@ -324,7 +335,8 @@ impl<'a> Batch<'a> {
         &mut self,
         prepared: &Prepared,
         opened: &Opened,
-        lock: &TableLock,
+        locks: &Locks,
+        table: &mut Option<TableLock>,
     ) -> Result<Ended, Error> {
         let heartbeat = Heartbeat::go_on(
             self.storage.clone(),
@@ -333,7 +345,7 @@ impl<'a> Batch<'a> {
             Arc::clone(&self.inner.clock),
             self.inner.settings.heartbeat_every,
         );
-        let ended = self.merge_then_commit(prepared, opened, &heartbeat, lock).await;
+        let ended = self.merge_then_commit(prepared, opened, &heartbeat, locks, table).await;
         heartbeat.stop().await;
         if matches!(&ended, Ok(Ended::Committed(commit)) if commit.instant == opened.instant) {
             tidy(&self.storage, &opened.instant).await;
@@ -346,107 +358,18 @@ impl<'a> Batch<'a> {
         prepared: &Prepared,
         opened: &Opened,
         heartbeat: &Heartbeat,
-        lock: &TableLock,
+        locks: &Locks,
+        table: &mut Option<TableLock>,
     ) -> Result<Ended, Error> {
         self.enter(Stage::Merge);
         let merged = match &prepared.work {
             Work::Merge(opening) => self.merge(prepared, opening, opened).await?,
             Work::SetCursors(_) => Merged::default(),
         };
+        *table = self.table_lock(locks).await?;
         self.control.begin_commit(&self.request.pipeline.limits.timeout.to_string())?;
         self.enter(Stage::Commit);
-        self.commit(prepared, opened, &merged, heartbeat.renewed_millis(), lock).await
-    }
-
-    /// Runs the merge; once more with the same windows when a pinned file vanished meanwhile.
-    async fn merge(&mut self, prepared: &Prepared, opening: &Opening, opened: &Opened) -> Result<Merged, Error> {
-        let first = self.merge_once(prepared, opening, &opening.plans, opened, 0).await;
-        // The rows pass through the query and the writer, so the error comes back through either; its reason stays.
-        let moved = |error: &&Error| matches!(error.reason(), "FILE_GONE" | "FILE_CHANGED");
-        let Some(error) = first.as_ref().err().filter(moved) else { return first };
-        tracing::warn!(
-            error = error as &dyn std::error::Error,
-            "a pinned file is gone or changed; planning the same windows again"
-        );
-        let (roles, pipeline) = (&self.inner.roles, &self.request.pipeline);
-        let ends = Ends::Pinned(&opening.plans);
-        let again = plan_sources(roles, pipeline, &opening.bound, &prepared.standing, ends);
-        let again = self.unless_stopped(again).await?;
-        let merged = self.merge_once(prepared, opening, &again, opened, 1).await;
-        self.replanned = Some(again);
-        merged
-    }
-
-    async fn merge_once(
-        &mut self,
-        prepared: &Prepared,
-        opening: &Opening,
-        plans: &Plans,
-        opened: &Opened,
-        attempt: u32,
-    ) -> Result<Merged, Error> {
-        let pipeline = &self.request.pipeline;
-        let stage = StageRequest {
-            url: self.storage.url().to_string(),
-            table_name: prepared.target.config.name.clone(),
-            table_type: prepared.target.config.table_type,
-            instant: opened.instant.clone(),
-            attempt,
-            schema: Arc::clone(&opening.checked.schema),
-            table_schema: Arc::clone(&opening.schema),
-            operation: pipeline.target.operation,
-            keys: key_settings(&pipeline.target, &prepared.target.config),
-            ordering: pipeline.target.ordering.clone(),
-            on_null_key: pipeline.target.on_null_key,
-            files: FileSizes { small: pipeline.target.small_file_limit.0, largest: pipeline.target.max_file_size.0 },
-            slices: Arc::clone(&opened.slices),
-            budget: self.budget.clone(),
-            share: None,
-            spill_bytes: pipeline.limits.spill.0,
-            stop: self.stop.clone(),
-        };
-        let sources = merge_sources(pipeline, plans)?;
-        let request =
-            MergeRequest { sql: sql_of(pipeline), then: steps_of(pipeline), sources, stage, limits: self.limits() };
-        let merged = self.acknowledged(self.inner.settings.stop_within, request).await?;
-        source_metrics::record_rows(pipeline, &merged.rows_read);
-        self.status.send_modify(|status| {
-            for (source, rows) in &merged.rows_read {
-                if let Some(found) = status.sources.iter_mut().find(|s| &s.source == source) {
-                    found.rows = *rows;
-                }
-            }
-            status.written = written(&merged);
-            status.peak_memory = self.budget.peak() as u64;
-        });
-        Ok(merged)
-    }
-
-    /// Runs a merge, and once it was told to stop waits for it to have stopped, at most for `within`.
-    async fn acknowledged(&mut self, within: Duration, request: MergeRequest) -> Result<Merged, Error> {
-        let run = self.inner.roles.merge.run(request);
-        tokio::pin!(run);
-        let stop = self.stop.clone();
-        let overdue = async move {
-            stop.wait().await;
-            tokio::time::sleep(within).await;
-        };
-        let result = tokio::select! {
-            result = &mut run => result,
-            () = overdue => {
-                self.unacknowledged = true;
-                tracing::warn!(?within, "the merge did not acknowledge that it stopped; the next batch clears up");
-                self.go_on()?;
-                return Err(Error::Cancelled);
-            }
-        };
-        // A role that does not answer may still be writing.
-        self.unacknowledged = matches!(
-            &result,
-            Err(merge::Error::Unreachable { .. } | merge::Error::Writer(writer::Error::Unreachable { .. }))
-        );
-        self.go_on()?;
-        Ok(result?)
+        self.commit(prepared, opened, &merged, heartbeat.renewed_millis(), locks.held(table.as_ref())).await
     }
 
     async fn commit(
@@ -455,9 +378,11 @@ impl<'a> Batch<'a> {
         opened: &Opened,
         merged: &Merged,
         renewed_millis: i64,
-        lock: &TableLock,
+        lock: Held<'_>,
     ) -> Result<Ended, Error> {
         let pipeline = &self.request.pipeline;
+        let operation = pipeline.target.operation;
+        let replaced = replaced_groups(operation, &opened.slices, &merged.staged);
         let base = prepared.resolved.newest.as_ref().map(|commit| &commit.instant);
         let proposal = Proposal {
             storage: &self.storage,
@@ -468,26 +393,37 @@ impl<'a> Batch<'a> {
             seen: &prepared.seen,
             base,
             staged: &merged.staged,
-            action: action_of(pipeline.target.operation, &prepared.target.config),
+            action: action_of(operation, &prepared.target.config),
             lock,
             settings: &self.inner.settings,
         };
         let age = (self.inner.clock.now_millis() - renewed_millis).max(0) as u64;
-        let facts = proposal.facts(age).await?;
+        let ours = (pipeline.target.writers == Writers::Shared).then(|| Ours {
+            write: OwnWrite::of(operation, &merged.staged, &replaced, pipeline.target.insert_conflict),
+            pinned: &opened.pinned,
+            schema: &prepared.opening.schema,
+            target: &pipeline.target,
+        });
+        let facts = proposal.facts(age, ours).await?;
         let checkpoint = self.next_checkpoint(prepared, &opened.instant);
         let seq = Some(checkpoint.seq);
         let own = |completed| Ended::Committed(Commit { instant: opened.instant.clone(), completed, seq });
         match gate(pipeline.name.as_str(), &self.request.request, &facts) {
             Gate::AlreadyCommitted(completed) => Ok(own(Some(completed))),
             Gate::AnsweredBy(instant) => {
-                roll_back_own(&self.storage, &prepared.target, &opened.instant, self.inner.clock.as_ref()).await?;
+                self.roll_back(&prepared.target, opened).await?;
                 Ok(Ended::Committed(Commit { instant, completed: None, seq: None }))
             }
             Gate::Closed(what) => Err(Error::Conflict { url: self.storage.url().to_string(), what }),
+            Gate::Conflict(conflict) => {
+                let labels = [("pipeline", pipeline.name.to_string()), ("on", conflict.on.label().to_string())];
+                ::metrics::counter!(metrics::WRITER_CONFLICTS, &labels).increment(1);
+                let what = conflict.to_string();
+                let (instant, action) = (conflict.instant, conflict.action);
+                Err(Error::WriterConflict { url: self.storage.url().to_string(), instant, action, what })
+            }
             Gate::Open(permit) => {
                 proposal.delete_unnamed().await?;
-                let operation = pipeline.target.operation;
-                let replaced = replaced_groups(operation, &opened.slices, &merged.staged);
                 let groups = replaced.values().map(Vec::len).sum::<usize>() as u64;
                 self.status.send_modify(|status| status.written.replaced_groups = groups);
                 let metadata = commit_metadata(
@@ -509,24 +445,46 @@ impl<'a> Batch<'a> {
     }
 
     /// After a failure: the instant is rolled back, where it is certain that nothing of it is still being written.
-    async fn clean_up(&self, target: &TargetState, instant: &InstantTime, error: &Error, lock: &TableLock) {
-        if lock.left().is_some_and(|left| left <= self.inner.settings.commit_request) {
-            // Whoever takes the table next rolls it back; two at once must not.
-            tracing::warn!(%instant, "the target's lock is lost; the next batch rolls this one back");
-            return;
-        }
+    async fn clean_up(
+        &self,
+        target: &TargetState,
+        opened: &Opened,
+        error: &Error,
+        locks: &Locks,
+        table: &mut Option<TableLock>,
+    ) {
+        let instant = &opened.instant;
         if error.outcome() == Outcome::Unknown || self.unacknowledged {
             // An unknown commit is read back first. And a stage that did not say that it stopped may have an operation
             // on its way: a file that lands after a rollback would stay. The next batch does it, under the lock.
             return;
         }
-        if let Err(failed) = roll_back_own(&self.storage, target, instant, self.inner.clock.as_ref()).await {
+        if table.is_none() {
+            match self.table_lock_to_clean_up(locks).await {
+                Ok(lock) => *table = lock,
+                Err(failed) => {
+                    let error = &failed as &dyn std::error::Error;
+                    tracing::warn!(%instant, error, "no lock to roll the batch back; the next batch does it");
+                    return;
+                }
+            }
+        }
+        if locks.held(table.as_ref()).left().is_some_and(|left| left <= self.inner.settings.commit_request) {
+            // Whoever takes the table next rolls it back; two at once must not.
+            tracing::warn!(%instant, "the target's lock is lost; the next batch rolls this one back");
+            return;
+        }
+        if let Err(failed) = self.roll_back(target, opened).await {
             tracing::warn!(
                 %instant,
                 error = &failed as &dyn std::error::Error,
                 "rolling back failed; the next batch does it"
             );
         }
+    }
+
+    async fn roll_back(&self, target: &TargetState, opened: &Opened) -> Result<(), Error> {
+        roll_back_own(&self.storage, target, &opened.instant, &opened.owner, self.inner.clock.as_ref()).await
     }
 
     fn services<'t>(&'t self, target: &'t TargetState) -> TableServices<'t> {
@@ -572,9 +530,8 @@ fn completed_writes(timeline: &Timeline) -> BTreeSet<InstantTime> {
     timeline.completed_writes().iter().map(|write| write.requested.clone()).collect()
 }
 
-/// Gives a lock back; one that cannot be given back lapses by itself.
-pub(crate) async fn give_back(lock: TableLock) {
-    if let Err(error) = lock.release().await {
-        tracing::warn!(error = &error as &dyn std::error::Error, "the target's lock stays until it lapses");
+async fn give_back_if(lock: Option<TableLock>) {
+    if let Some(lock) = lock {
+        give_back(lock).await;
     }
 }

@@ -8,7 +8,7 @@ use tributary_api::boxed_error;
 use tributary_api::coordinator::Error;
 use tributary_api::writer::Staged;
 use tributary_hudi::target::{
-    TableLock, complete_instant, find_completion, list_markers, pending_restores, pending_rollbacks, write_delta,
+    complete_instant, find_completion, list_markers, pending_restores, pending_rollbacks, write_delta,
 };
 use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, TableConfig, avro_schema};
 use tributary_types::pipeline::Operation;
@@ -17,8 +17,10 @@ use tributary_types::{
     flat_form, pipeline_of_key,
 };
 
-use crate::decide::{GateFacts, NewerWrite, Permit};
+use crate::beside::{Ours, concerning_rollbacks};
+use crate::decide::{GateFacts, NewerWrite, Others, Permit};
 use crate::housekeeping::mint;
+use crate::locks::Held;
 use crate::metrics;
 use crate::settings::Settings;
 use crate::staged::{file_changes, write_stats};
@@ -39,17 +41,18 @@ pub(crate) struct Proposal<'a> {
     pub(crate) staged: &'a Staged,
     /// What the instant is: a commit, or a replacecommit.
     pub(crate) action: Action,
-    /// The target's lock.
-    pub(crate) lock: &'a TableLock,
+    /// The target's locks.
+    pub(crate) lock: Held<'a>,
     pub(crate) settings: &'a Settings,
 }
 
 impl Proposal<'_> {
-    /// Reads what the gate looks at. The caller holds the lock.
-    pub(crate) async fn facts(&self, heartbeat_age_millis: u64) -> Result<GateFacts, Error> {
+    /// Reads what the gate looks at. The caller holds the lock. `ours`: what other writers are compared with, where there
+    /// may be any.
+    pub(crate) async fn facts(&self, heartbeat_age_millis: u64, ours: Option<Ours<'_>>) -> Result<GateFacts, Error> {
         let timeline = load_timeline(self.storage, &self.target.config).await?;
         let own = timeline.find(self.instant);
-        let mut newer = Vec::new();
+        let (mut newer, mut writes) = (Vec::new(), Vec::new());
         for instant in timeline.completed_writes() {
             if self.seen.contains(&instant.requested) || &instant.requested == self.instant {
                 continue;
@@ -57,13 +60,23 @@ impl Proposal<'_> {
             let Some(path) = timeline.completed_path(instant) else { continue };
             let metadata = read_metadata(self.storage, &path).await?;
             newer.push(self.newer_write(&instant.requested, &metadata)?);
+            writes.push((instant, metadata));
         }
+        let rollbacks = match &ours {
+            Some(_) => concerning_rollbacks(self.storage, &self.target.config, &timeline, self.instant).await,
+            None => pending_rollbacks(&timeline).chain(pending_restores(&timeline)).cloned().collect(),
+        };
+        let others = match ours {
+            Some(ours) => ours.others(self.storage, &timeline, &writes).await?,
+            None => Others::Excluded,
+        };
         Ok(GateFacts {
             instant: self.instant.clone(),
             own_pending: own.is_some_and(|own| own.is_pending() && own.has_requested && own.has_inflight),
             own_completed: own.and_then(|own| own.completed.clone()),
-            rollbacks: pending_rollbacks(&timeline).chain(pending_restores(&timeline)).cloned().collect(),
+            rollbacks,
             newer,
+            others,
             base_present: self.base.is_none_or(|base| {
                 // An archived commit is older than the timeline, and as good as there.
                 timeline.is_committed(base)

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use tributary_api::Stop;
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::{
-    Compaction, Owner, TableLock, begin_compaction, delete_heartbeat, delete_markers, delta_commits_since_compaction,
-    find_compactable, write_heartbeat,
+    Compaction, Owner, begin_compaction, delta_commits_since_compaction, find_compactable, write_heartbeat,
 };
 use tributary_hudi::{FileSlice, avro_schema, base_file_schema};
 use tributary_types::pipeline::TableType;
 use tributary_types::{InstantTime, MemoryBudget};
 
-use crate::housekeeping::mint;
+use crate::housekeeping::{delete_leftover_marks, mint};
+use crate::locks::Pausable;
 use crate::services::{Did, TableServices};
 use crate::target::{TargetState, load_timeline, target_error};
 
@@ -24,8 +24,8 @@ pub(crate) struct Means<'a> {
     pub(crate) owner: &'a Owner,
     /// The batch's memory.
     pub(crate) memory: &'a MemoryBudget,
-    /// The target's lock.
-    pub(crate) lock: &'a TableLock,
+    /// The target's locks.
+    pub(crate) locks: &'a Pausable<'a>,
     /// For how much longer than a completing request takes the lock must hold, in all.
     pub(crate) commit_request: std::time::Duration,
 }
@@ -54,10 +54,10 @@ impl TableServices<'_> {
         let instant = mint(self.clock, self.target, &timeline);
         let directory = self.target.config.timeline_dir();
         begin_compaction(self.storage, &directory, &instant, &slices, means.owner).await.map_err(fail)?;
+        // What others write from here on lies on top of the new base files.
+        means.locks.pause().await;
         self.compact_slices(&instant, &slices, means, stop).await?;
-        for left in [delete_markers(self.storage, &instant).await, delete_heartbeat(self.storage, &instant).await] {
-            left.map_err(fail)?;
-        }
+        delete_leftover_marks(self.storage, &instant).await.map_err(fail)?;
         let logs = slices.iter().map(|slice| slice.logs.len()).sum();
         tracing::info!(%instant, logs, groups = slices.len(), "log files compacted");
         Ok(Some(logs))
@@ -92,10 +92,18 @@ impl TableServices<'_> {
             write_heartbeat(self.storage, instant, means.owner).await.map_err(fail)?;
             stats.push(compaction.compact(slice, task).await.map_err(fail)?);
         }
-        let timeline = load_timeline(self.storage, &config).await?;
+        means.locks.go_on().await?;
+        // Others may have widened the schema meanwhile, which the newest commit says.
+        let Some(TargetState { schema: Some(newest), timeline, .. }) = TargetState::load(self.storage).await? else {
+            return Err(Error::Target { url: url.to_string(), what: "no commit of it says its schema".to_string() });
+        };
+        if !timeline.find(instant).is_some_and(|own| own.is_pending()) {
+            let what = format!("compaction {instant} was rolled back by another writer");
+            return Err(Error::Conflict { url: url.to_string(), what });
+        }
         let delta = mint(self.clock, self.target, &timeline);
-        let schema = avro_schema(&config.name, &schema).map_err(fail)?;
-        if stop.is_set() || means.lock.left().is_some_and(|left| left <= means.commit_request) {
+        let schema = avro_schema(&config.name, &newest).map_err(fail)?;
+        if stop.is_set() || means.locks.left().await.is_some_and(|left| left <= means.commit_request) {
             return Err(Error::Cancelled);
         }
         compaction.complete(stats, schema, &delta, &delta.successor()).await.map_err(fail)

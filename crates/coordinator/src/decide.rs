@@ -9,6 +9,7 @@ use tributary_api::timeline::Begin;
 use tributary_types::pipeline::{OnMalformedCursor, Pipeline, ReadMode, Source, Start};
 use tributary_types::{Checkpoint, InstantTime, RequestId, SourceName, same_location};
 
+use crate::conflict::{Conflict, OtherWrite, OwnWrite, find_conflict};
 use crate::standing::Standing;
 
 /// Where the window of a source begins: after its cursor, or where the pipeline says to start.
@@ -120,7 +121,8 @@ pub(crate) struct GateFacts {
     pub(crate) own_pending: bool,
     /// Its completion, if any completed file of it is there.
     pub(crate) own_completed: Option<InstantTime>,
-    /// Pending rollbacks and restores.
+    /// Pending rollbacks and restores; of a shared target those that concern the batch: restores, and rollbacks of its own
+    /// instant.
     pub(crate) rollbacks: Vec<InstantTime>,
     /// Writes that completed since just before the cursors were looked up, with what is known of each.
     pub(crate) newer: Vec<NewerWrite>,
@@ -136,6 +138,30 @@ pub(crate) struct GateFacts {
     pub(crate) commit_request_millis: u64,
     /// Staged files that the store does not have, or has in another size.
     pub(crate) missing_files: Vec<String>,
+    /// What other writers may do, and did.
+    pub(crate) others: Others,
+}
+
+/// Other writers of the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// There must not be any.
+    Excluded,
+    /// They write it too.
+    Beside(Box<Beside>),
+}
+
+/// What a batch of a shared target and other writers do to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Beside {
+    /// What the batch is going to commit.
+    pub(crate) own: OwnWrite,
+    /// What other writers completed since the state that the batch was tagged against, and what is planned.
+    pub(crate) writes: Vec<OtherWrite>,
+    /// A commit whose schema has what the batch's lacks.
+    pub(crate) schema: Option<Conflict>,
+    /// What else is not as the batch found it, as the end of a sentence that begins with the table.
+    pub(crate) changed: Option<String>,
 }
 
 /// A write that completed meanwhile.
@@ -159,6 +185,8 @@ pub(crate) enum Gate {
     AlreadyCommitted(InstantTime),
     /// It must not be completed.
     Closed(String),
+    /// It does not go together with what another writer did.
+    Conflict(Conflict),
 }
 
 /// The right to complete one instant; only [`gate`] makes one.
@@ -184,7 +212,12 @@ pub(crate) fn gate(pipeline: &str, request: &RequestId, facts: &GateFacts) -> Ga
         return Gate::AnsweredBy(write.instant.clone());
     }
     if !facts.own_pending {
-        return Gate::Closed(format!("instant {} was rolled back by another writer", facts.instant));
+        return Gate::Closed(format!(
+            "instant {} was rolled back by another writer. One that writes beside others must leave their pending \
+             instants alone: `hoodie.write.concurrency.mode=optimistic_concurrency_control` with a lock provider and \
+             `hoodie.clean.failed.writes.policy=LAZY`",
+            facts.instant
+        ));
     }
     if let Some(rollback) = facts.rollbacks.first() {
         return Gate::Closed(format!("rollback or restore {rollback} is pending"));
@@ -209,17 +242,27 @@ pub(crate) fn gate(pipeline: &str, request: &RequestId, facts: &GateFacts) -> Ga
             write.instant
         ));
     }
-    if let Some(write) = facts.newer.iter().find(|write| write.pipelines.is_empty()) {
+    let foreign = facts.newer.iter().find(|write| write.pipelines.is_empty());
+    if let Some(write) = foreign.filter(|_| facts.others == Others::Excluded) {
         return Gate::Closed(format!(
-            "another writer committed {} while `target.writers = \"exclusive\"`; stop that writer",
+            "another writer committed {} while `target.writers = \"exclusive\"`; stop that writer, or set \
+             `target.writers = \"shared\"`",
             write.instant
         ));
     }
-    if let Some(write) = facts.newer.first() {
+    if let Some(write) = facts.newer.iter().find(|write| !write.pipelines.is_empty()) {
         return Gate::Closed(format!("another pipeline committed {} meanwhile; plan again", write.instant));
     }
     if !facts.base_present {
         return Gate::Closed("the commit this batch was planned from is gone: the target was restored".to_string());
+    }
+    if let Others::Beside(beside) = &facts.others {
+        if let Some(what) = &beside.changed {
+            return Gate::Closed(format!("another writer changed the table while the batch ran: {what}"));
+        }
+        if let Some(conflict) = beside.schema.clone().or_else(|| find_conflict(&beside.own, &beside.writes)) {
+            return Gate::Conflict(conflict);
+        }
     }
     if let Some(file) = facts.missing_files.first() {
         return Gate::Closed(format!("staged file `{file}` is not in the store, or not whole"));
@@ -251,6 +294,7 @@ mod tests {
             lock_left_millis: None,
             commit_request_millis: 45_000,
             missing_files: Vec::new(),
+            others: Others::Excluded,
         }
     }
 
@@ -282,7 +326,8 @@ mod tests {
     fn each_disturbance_closes_the_gate_and_is_named() {
         let mut f = facts();
         f.own_pending = false;
-        assert!(closed_because(&f).contains("rolled back"));
+        let why = closed_because(&f);
+        assert!(why.contains("rolled back") && why.contains("LAZY"), "{why}");
         let mut f = facts();
         f.rollbacks.push(at("20250101000000009"));
         assert!(closed_because(&f).contains("20250101000000009"));
@@ -309,6 +354,40 @@ mod tests {
         let mut f = facts();
         f.missing_files.push("x.parquet".to_string());
         assert!(closed_because(&f).contains("x.parquet"));
+    }
+
+    #[test]
+    fn beside_other_writers_a_foreign_commit_closes_the_gate_only_where_both_meet() {
+        let mut f = facts();
+        f.newer.push(write(&[], &[]));
+        f.others = Others::Beside(Box::default());
+        assert!(matches!(gate("p", &request(), &f), Gate::Open(_)));
+        let group = ("d".to_string(), "f-0".to_string());
+        let other = OtherWrite {
+            instant: at("20250101000000007"),
+            action: "UPSERT".to_string(),
+            kind: crate::conflict::Kind::Rows,
+            pending: false,
+            groups: [group.clone()].into(),
+            added: BTreeSet::new(),
+            partitions: ["d".to_string()].into(),
+        };
+        let own = OwnWrite { written: [(group, true)].into(), ..OwnWrite::default() };
+        f.others = Others::Beside(Box::new(Beside { own, writes: vec![other], ..Beside::default() }));
+        assert!(matches!(gate("p", &request(), &f), Gate::Conflict(conflict) if conflict.action == "UPSERT"));
+        // Commits of ours are no business of the conflict check.
+        f.newer.push(write(&["q"], &[]));
+        assert!(closed_because(&f).contains("another pipeline"));
+        f.newer.push(write(&["p"], &[]));
+        assert!(closed_because(&f).contains("moved this pipeline's cursors"));
+    }
+
+    #[test]
+    fn a_table_that_is_not_what_it_was_closes_the_gate_beside_other_writers() {
+        let mut f = facts();
+        let changed = Some("it was restored by 20250101000000007".to_string());
+        f.others = Others::Beside(Box::new(Beside { changed, ..Beside::default() }));
+        assert!(closed_because(&f).contains("20250101000000007"));
     }
 
     #[test]

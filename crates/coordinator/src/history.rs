@@ -10,22 +10,24 @@ use tributary_api::checkpoint::{BatchRecord, CommitFound};
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
 use tributary_hudi::target::{TableLock, acquire_lock};
 use tributary_hudi::{Action, Storage, TableConfig};
-use tributary_types::pipeline::{Limits, Pipeline, Services};
+use tributary_types::pipeline::{InsertConflict, Limits, Pipeline, Services, Writers};
 use tributary_types::{BatchName, Outcome, PipelineName, RequestId, Stage};
 
-use crate::batch::give_back;
+use crate::locks::give_back;
 use crate::service::Inner;
 use crate::target::{load_timeline, target_error};
 
 /// Fingerprint of a pipeline's definition: a request id answers for one definition only.
 pub(crate) fn definition_of(pipeline: &Pipeline) -> String {
     let mut defining = pipeline.clone();
-    // What a batch may use, what is done after it, and an acknowledgement change nothing of what it gives: whoever repeats
-    // a request with more memory means the same request.
+    // What a batch may use, what is done after it, who else writes, and an acknowledgement change nothing of what it gives:
+    // whoever repeats a request with more memory means the same request.
     defining.limits = Limits::default();
     defining.target.services = Services::default();
     defining.accept_binding_change = false;
     defining.adopt_legacy_checkpoint = false;
+    defining.target.writers = Writers::default();
+    defining.target.insert_conflict = InsertConflict::default();
     // A pipeline has only string keys, so it always serialises.
     let text = serde_json::to_string(&defining).unwrap_or_default();
     format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())
@@ -215,7 +217,7 @@ impl Inner {
         Ok(if own.is_some_and(|own| own.is_pending()) { Fate::Pending } else { Fate::Nothing })
     }
 
-    /// A batch that runs holds its target's lock. Where a batch of this process does, no other process can.
+    /// A batch that runs holds the lock among our own. Where a batch of this process does, no other process can.
     async fn lock_unless_ours(
         &self,
         storage: &Storage,

@@ -15,13 +15,16 @@
 //! until they have, so that its instant can be rolled back at once. What decides is in `decide`, as pure functions.
 
 mod batch;
+mod beside;
 mod commit;
 mod compaction;
+mod conflict;
 mod control;
 mod decide;
 mod heartbeat;
 mod history;
 mod housekeeping;
+mod locks;
 pub mod metrics;
 mod overrides;
 mod plan;
@@ -39,6 +42,7 @@ pub mod source_metrics;
 mod staged;
 mod standing;
 mod target;
+mod turns;
 
 pub use service::{Roles, Service};
 pub use settings::Settings;

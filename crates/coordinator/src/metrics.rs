@@ -20,6 +20,11 @@ pub const OVERRIDES_PENDING: &str = "tributary_coordinator_overrides_pending";
 pub const ROLLBACKS: &str = "tributary_coordinator_rollbacks_total";
 /// Completing requests whose answer was lost, by what was `found` when the target was read back.
 pub const READ_BACKS: &str = "tributary_coordinator_commit_read_backs_total";
+/// Batches that did not go together with what another writer of their target did, by `pipeline` and by what both meet
+/// `on`.
+pub const WRITER_CONFLICTS: &str = "tributary_coordinator_writer_conflicts_total";
+/// Batches that kept other writers of a shared target out from beginning to end, by `pipeline`.
+pub const TURNS: &str = "tributary_coordinator_turns_total";
 /// Runs of table services that did something or failed, by `service` and `outcome`.
 pub const SERVICE_RUNS: &str = "tributary_service_runs_total";
 /// What table services did, by `service`: files cleaned, log files compacted, instants archived.
@@ -43,6 +48,8 @@ pub const HELP: [(&str, &str); 11] = [
     (OVERRIDES_PENDING, "Cursors that the last batch was to set by hand and did not, by pipeline"),
     (ROLLBACKS, "Dead instants that were rolled back"),
     (READ_BACKS, "Completing requests whose answer was lost, by what was found when the target was read back"),
+    (WRITER_CONFLICTS, "Batches that met another writer of their target, by pipeline and by what both meet on"),
+    (TURNS, "Batches that kept other writers of a shared target out from beginning to end, by pipeline"),
     (SERVICE_RUNS, "Runs of table services that did something or failed, by service and outcome"),
     (SERVICE_THINGS, "Files cleaned, log files compacted, instants archived, by service"),
     (SERVICE_DURATION, "Seconds a table service took, by service"),
@@ -81,6 +88,10 @@ pub(crate) fn register_pipeline(pipeline: &str) {
     drop(::metrics::histogram!(DURATION, "pipeline" => pipeline.to_string()));
     ::metrics::counter!(ROWS, "pipeline" => pipeline.to_string()).increment(0);
     record_overrides(pipeline, [0; 4]);
+    for on in crate::conflict::On::LABELS {
+        ::metrics::counter!(WRITER_CONFLICTS, "pipeline" => pipeline.to_string(), "on" => on).increment(0);
+    }
+    ::metrics::counter!(TURNS, "pipeline" => pipeline.to_string()).increment(0);
     for (why, _) in left_out(&Written::default()) {
         ::metrics::counter!(LEFT_OUT, "pipeline" => pipeline.to_string(), "why" => why).increment(0);
     }

@@ -92,6 +92,15 @@ fn merge(stored: &Schema, result: &Schema, problems: &mut Vec<String>) -> Vec<Fi
     merged
 }
 
+/// A column of `theirs` that `ours` does not have, or not in a type that holds its values.
+pub(crate) fn column_lacking(theirs: &Schema, ours: &Schema) -> Option<String> {
+    let lacks = |field: &&Arc<Field>| {
+        let own = ours.column_with_name(field.name()).map(|(_, own)| own.data_type());
+        own.is_none_or(|own| common_type(own, field.data_type()).as_ref() != Some(own))
+    };
+    theirs.fields().iter().find(lacks).map(|field| field.name().clone())
+}
+
 fn names(schema: &Schema) -> String {
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     format!("it has {}", names.join(", "))
@@ -181,6 +190,14 @@ mod tests {
         target.operation = Operation::DeletePartition;
         target.partition_by = vec!["v".to_string()];
         target_schema(&target, Some(&stored), &schema(&[("v", DataType::Int64)])).unwrap();
+    }
+
+    #[test]
+    fn a_schema_that_grew_elsewhere_is_told_by_its_column() {
+        let ours = schema(&[("id", DataType::Utf8), ("v", DataType::Int64), ("w", DataType::Utf8)]);
+        assert_eq!(column_lacking(&schema(&[("v", DataType::Int32), ("id", DataType::Utf8)]), &ours), None);
+        assert_eq!(column_lacking(&schema(&[("v", DataType::Float64)]), &ours).as_deref(), Some("v"));
+        assert_eq!(column_lacking(&schema(&[("x", DataType::Utf8)]), &ours).as_deref(), Some("x"));
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::setting;
 use crate::settings::Settings;
 use crate::standing::find_standing;
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
+use crate::turns::Conflicts;
 use crate::{metrics, pull, source_metrics};
 
 /// The roles a coordinator calls.
@@ -59,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) process: String,
     pub(crate) registry: Registry,
     pub(crate) schedule: Arc<Schedule>,
+    /// Conflicts with other writers in a row.
+    pub(crate) conflicts: Conflicts,
     /// Locks asked for so far: each has an owner of its own.
     locks: AtomicU64,
 }
@@ -77,7 +80,9 @@ impl Service {
         let registry = Registry::new(settings.remembered_batches);
         let schedule = Schedule::new(Limits { batches: settings.batches_at_once, memory: settings.memory });
         let locks = AtomicU64::new(0);
-        Service { inner: Arc::new(Inner { roles, stores, clock, settings, process, registry, schedule, locks }) }
+        let conflicts = Conflicts::default();
+        let inner = Inner { roles, stores, clock, settings, process, registry, schedule, conflicts, locks };
+        Service { inner: Arc::new(inner) }
     }
 
     /// Finds out what became of batches whose process ended before they did. Answers what was found, a sentence each.
@@ -127,6 +132,7 @@ impl Inner {
             Ok(result) => result,
             Err(ended) => Err(Error::Lost { what: format!("the batch ended without an outcome: {}", panic_of(ended)) }),
         };
+        self.conflicts.ended(&request.pipeline.name, &result);
         let mut ended = status.borrow().clone();
         ended.stage = Stage::Done;
         match result {
@@ -353,7 +359,7 @@ impl Coordinator for Service {
             if !problems.is_empty() && !is_untouched(target) {
                 return Err(Error::Target { url: url.clone(), what: problems.join("; ") });
             }
-            target.check_writers(url)?;
+            target.check_writers(url, pipeline.target.writers)?;
         }
         let resolved = inner.roles.checkpoints.look_up(&pipeline.name, storage.url()).await?;
         let standing = find_standing(&inner.roles, &pipeline, storage.url(), &resolved, &overrides).await?;

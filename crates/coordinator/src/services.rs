@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Table services of the target: compaction, clean, compaction of the metadata table, archive.
 //!
-//! They run after a commit, in this order, while the batch still holds the target's lock: each is an instant of its
-//! own on a timeline. A failure is logged and counted and never fails the batch, whose commit stands. What an
+//! They run after a commit, in this order, while the batch still holds the target's locks: each is an instant of its
+//! own on a timeline. Only while log files are put together other writers of a shared target may go on. A failure is logged and counted and never fails the batch, whose commit stands. What an
 //! interrupted service left is finished or undone when the next batch begins.
 
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ impl TableServices<'_> {
             () = tokio::time::sleep(limit) => {
                 tracing::warn!(?limit, "table services ran out of time; the next batch takes them up again");
             }
-            () = means.lock.lost() => {
+            () = means.locks.lost() => {
                 tracing::warn!("the target's lock is lost; the next batch takes its table services up again");
             }
         }
@@ -75,6 +75,12 @@ impl TableServices<'_> {
         // First: what it makes superfluous the clean may take away.
         self.watch(metrics::COMPACT, self.compact_files(means, &stop)).await;
         if stop.is_set() {
+            return;
+        }
+        // One that failed on the way may have left other writers in.
+        if let Err(error) = means.locks.go_on().await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "no lock for the other table services; the next batch takes them up again");
             return;
         }
         // By number and not by what the timeline holds: a clean that finds nothing leaves no instant to count from.

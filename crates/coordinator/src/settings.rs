@@ -17,6 +17,8 @@ pub struct Settings {
     pub heartbeat_valid: Duration,
     /// How leases on targets in shared stores are kept.
     pub leases: LeaseSettings,
+    /// How long a batch of a shared target waits for the lock that every writer takes, each time it needs it.
+    pub lock_within: Duration,
     /// How long a request of a completing commit may take. A commit is begun or repeated only while the target's lock
     /// certainly holds for longer than this.
     pub commit_request: Duration,
@@ -45,6 +47,7 @@ impl Default for Settings {
             heartbeat_every: Duration::from_secs(30),
             heartbeat_valid: Duration::from_secs(120),
             leases: LeaseSettings::default(),
+            lock_within: Duration::from_secs(300),
             commit_request: Duration::from_secs(45),
             commit_tries: 5,
             commit_pause: Duration::from_millis(500),

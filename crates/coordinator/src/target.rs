@@ -9,7 +9,7 @@ use tributary_hudi::target::NewTable;
 use tributary_hudi::{
     Action, CommitMetadata, MergeRules, Storage, TableConfig, Timeline, arrow_schema, without_meta_columns,
 };
-use tributary_types::pipeline::{Pipeline, TableType, Target};
+use tributary_types::pipeline::{Pipeline, TableType, Target, Writers};
 use tributary_types::{InstantTime, pipeline_of_key};
 
 /// The target as one listing showed it.
@@ -66,13 +66,14 @@ impl TargetState {
 
     /// Under exclusive writers, no write that changes rows may have followed the newest one of ours. What was in the
     /// table before our first batch is not our concern.
-    pub(crate) fn check_writers(&self, url: &str) -> Result<(), Error> {
-        let Some(ForeignWrite { instant, after }) = &self.foreign else { return Ok(()) };
+    pub(crate) fn check_writers(&self, url: &str, writers: Writers) -> Result<(), Error> {
+        let foreign = self.foreign.as_ref().filter(|_| writers == Writers::Exclusive);
+        let Some(ForeignWrite { instant, after }) = foreign else { return Ok(()) };
         Err(Error::Conflict {
             url: url.to_string(),
             what: format!(
                 "another writer committed {instant} after our commit {after}, while `target.writers = \"exclusive\"`; \
-                 stop that writer"
+                 stop that writer, or set `target.writers = \"shared\"`"
             ),
         })
     }
@@ -144,7 +145,18 @@ pub(crate) fn check_config(target: &Target, config: &TableConfig) -> Vec<String>
         problems.push(format!("its name is `{}`, the pipeline says `{}`", config.name, target.table_name));
     }
     if config.version != target.table_version {
-        problems.push(format!("it has version {}, which cannot be written: version 9 is supported", config.version));
+        problems.push(match config.version {
+            8 | 9 => format!("it has version {}, the pipeline says {}", config.version, target.table_version),
+            other => format!("it has version {other}, which cannot be written: versions 8 and 9 are supported"),
+        });
+    }
+    let complex = matches!(key_generator(config.key_generator()), Some(KeyGenerator::Complex));
+    if config.version < 9 && complex && config.record_key().len() == 1 {
+        problems.push(
+            "its key generator is COMPLEX with a single record key: before version 9 nothing says whether keys are the \
+             value or `column:value`"
+                .to_string(),
+        );
     }
     let columns = [
         ("record key", config.record_key(), &target.record_key),
@@ -206,8 +218,14 @@ fn check_features(config: &TableConfig) -> Vec<String> {
     }
     let unkept: Vec<String> = config.metadata_partitions().into_iter().filter(|name| name != "files").collect();
     if !unkept.is_empty() {
+        let statistics = unkept.iter().all(|name| name == "column_stats" || name == "partition_stats");
+        let advice = match statistics {
+            // On by default in Hudi 1.x; a writer that does without takes them away.
+            true => "commit once with Spark and `hoodie.metadata.index.column.stats.enable=false`, and keep it so",
+            false => "drop these indexes first",
+        };
         problems.push(format!(
-            "its metadata table has partitions that cannot be kept true: {}; drop these indexes first",
+            "its metadata table has partitions that cannot be kept true: {}; {advice}",
             unkept.join(", ")
         ));
     }
@@ -352,6 +370,20 @@ mod tests {
     }
 
     #[test]
+    fn a_table_of_version_eight_is_written_as_the_pipeline_says_unless_its_keys_are_ambiguous() {
+        let old = |generator: &str| {
+            let text = config(&format!("hoodie.table.keygenerator.type={generator}")).properties().clone();
+            let mut properties = text;
+            properties.insert("hoodie.table.version".to_string(), "8".to_string());
+            TableConfig::from_properties("p", properties).unwrap()
+        };
+        let eight = Target { table_version: 8, ..target() };
+        assert_eq!(check_config(&eight, &old("SIMPLE")), Vec::<String>::new());
+        assert!(check_config(&target(), &old("SIMPLE"))[0].contains("version 8, the pipeline says 9"));
+        assert!(check_config(&eight, &old("COMPLEX"))[0].contains("nothing says whether keys"));
+    }
+
+    #[test]
     fn a_table_as_the_pipeline_describes_it_may_be_written() {
         assert_eq!(check_config(&target(), &config("")), Vec::<String>::new());
         assert!(!key_settings(&target(), &config("")).complex);
@@ -369,7 +401,8 @@ mod tests {
             ("hoodie.table.ordering.fields=", "ordering columns are []"),
             ("hoodie.populate.meta.fields=false", "meta columns"),
             ("hoodie.table.cdc.enabled=true", "change log"),
-            ("hoodie.table.metadata.partitions=files,record_index", "record_index"),
+            ("hoodie.table.metadata.partitions=files,record_index", "record_index; drop these"),
+            ("hoodie.table.metadata.partitions=column_stats,files,partition_stats", "column.stats.enable=false"),
             ("hoodie.table.metadata.partitions.inflight=column_stats", "column_stats"),
             ("hoodie.bootstrap.base.path=/x", "bootstrapped"),
             ("hoodie.table.keygenerator.type=TIMESTAMP", "TIMESTAMP"),

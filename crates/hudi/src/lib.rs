@@ -41,6 +41,7 @@ mod merged_scan;
 mod ordering;
 mod parquet_file;
 mod pending_changes;
+mod planned_groups;
 mod row_groups;
 mod scan;
 mod shape;
@@ -76,6 +77,7 @@ pub use merge_rules::MergeRules;
 pub use merged_scan::{LogScan, open_slice};
 pub use parquet_file::{commit_time_range, file_schema};
 pub use pending_changes::pending_changes;
+pub use planned_groups::planned_groups;
 pub use row_groups::{Bound, ColumnRange, Prune};
 pub use scan::{BatchStream, FileScan, open_scan};
 pub use slices::{

@@ -13,6 +13,7 @@ mod compaction;
 mod create;
 mod lease;
 mod lock;
+mod lock_file;
 mod lsm;
 mod markers;
 mod metadata;
@@ -27,16 +28,17 @@ pub use compact::{Compacted, compact_metadata, deltas_since_compaction, metadata
 pub use compaction::{Compaction, begin_compaction, delta_commits_since_compaction, find_compactable};
 pub use create::{NewTable, create_table, replace_untouched};
 pub use lease::LeaseSettings;
-pub use lock::{LockKind, LockOwner, TableLock, acquire_lock};
+pub use lock::{LockKind, LockOwner, TableLock, acquire_lock, acquire_shared_lock, shared_lock_file};
 pub use markers::{
     Marker, MarkerKind, delete_markers, list_markers, marked_instants, write_marker, write_partition_metafile,
 };
 pub use metadata::{FileChange, METADATA_DIR, undo_delta, write_delta};
 pub use pending::{
-    Owner, begin_instant, complete_instant, delete_heartbeat, find_completion, mint_instant, own_heartbeats,
-    read_owner, write_heartbeat,
+    Owner, begin_instant, complete_instant, delete_heartbeat, find_completion, heartbeat_owner, mint_instant,
+    own_heartbeats, read_owner, write_heartbeat,
 };
 pub use retain::CleanPlan;
 pub use rollback::{
-    RolledBack, pending_restores, pending_rollbacks, resume_rollback, rollback_instant, rolled_back_instant,
+    RolledBack, delete_leftovers, pending_restores, pending_rollbacks, resume_rollback, rollback_instant,
+    rolled_back_instant, rolled_back_instants,
 };

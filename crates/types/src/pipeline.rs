@@ -25,7 +25,7 @@ pub use files::{
     LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
 };
 pub use kafka::{KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource};
-pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
+pub use policies::{InsertConflict, OnHole, OnLate, OnMalformedCursor, OnStale, Writers};
 pub use services::Services;
 use source::is_default;
 pub use source::{OnUnused, ReadMode, Source, SourceKind};
@@ -107,6 +107,9 @@ pub struct Target {
     /// Who else writes the table.
     #[serde(default)]
     pub writers: Writers,
+    /// What to do when another writer added rows to a partition that an upsert adds rows to as well.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub insert_conflict: InsertConflict,
     /// What to do with a row whose key is null.
     #[serde(default)]
     pub on_null_key: OnNullKey,
@@ -207,15 +210,6 @@ impl Operation {
     pub fn only_deletes(self) -> bool {
         matches!(self, Operation::Delete | Operation::DeletePartition)
     }
-}
-
-/// Who else writes the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Writers {
-    /// Nobody: a foreign data commit since our last one fails the batch by name.
-    #[default]
-    Exclusive,
 }
 
 /// What to do with a row whose key is null.
@@ -337,12 +331,7 @@ impl Pipeline {
         if target.table_type == TableType::MergeOnRead {
             problems.extend(target.services.merge_on_read_problem());
         }
-        if target.table_version != 9 {
-            problems.push(format!(
-                "`target.table_version = {}` cannot be written: version 9 is supported",
-                target.table_version
-            ));
-        }
+        problems.extend(version_problem(target));
         for (key, columns) in
             [("record_key", &target.record_key), ("partition_by", &target.partition_by), ("ordering", &target.ordering)]
         {
@@ -388,8 +377,35 @@ impl Pipeline {
                 target.operation.as_str().to_lowercase()
             ));
         }
+        if target.insert_conflict != InsertConflict::Fail && target.writers != Writers::Shared {
+            problems.push(
+                "`target.insert_conflict` is about other writers: it goes with `target.writers = \"shared\"` only"
+                    .to_string(),
+            );
+        }
         if target.operation == Operation::DeletePartition && target.partition_by.is_empty() {
             problems.push("`target.operation = \"delete_partition\"` needs `target.partition_by`".to_string());
+        }
+    }
+}
+
+/// What version 8 cannot do, and that others cannot be written at all.
+fn version_problem(target: &Target) -> Option<String> {
+    match target.table_version {
+        9 => None,
+        8 if target.table_type == TableType::MergeOnRead => Some(
+            "`target.table_version = 8` is written for copy-on-write tables only: a merge-on-read table needs version 9"
+                .to_string(),
+        ),
+        // Releases of Hudi differ in whether the key of such a table is the value or `column:value`.
+        8 if target.record_key.len() == 1 && target.partition_by.len() > 1 => Some(
+            "`target.table_version = 8` does not say how a single record key is written where there are several \
+             `target.partition_by`: use version 9"
+                .to_string(),
+        ),
+        8 => None,
+        other => {
+            Some(format!("`target.table_version = {other}` cannot be written: versions 8 and 9 are supported"))
         }
     }
 }
@@ -453,6 +469,34 @@ mod tests {
         pipeline.target.table_type = TableType::MergeOnRead;
         assert!(pipeline.validate()[0].contains("not there for merge-on-read"));
         pipeline.target.operation = Operation::Delete;
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn versions_eight_and_nine_can_be_written_and_eight_only_where_it_says_how() {
+        let mut pipeline = pipeline();
+        pipeline.target.table_version = 8;
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
+        pipeline.target.partition_by = vec!["day".to_string(), "hour".to_string()];
+        assert!(pipeline.validate()[0].contains("use version 9"));
+        pipeline.target.record_key.push("line".to_string());
+        assert_eq!(pipeline.validate(), Vec::<String>::new());
+        pipeline.target.table_type = TableType::MergeOnRead;
+        assert!(pipeline.validate()[0].contains("copy-on-write"));
+        pipeline.target.table_version = 6;
+        assert!(pipeline.validate()[0].contains("versions 8 and 9 are supported"));
+    }
+
+    #[test]
+    fn what_other_writers_may_insert_is_said_of_shared_targets_only() {
+        let mut pipeline = pipeline();
+        assert_eq!(
+            (pipeline.target.writers, pipeline.target.insert_conflict),
+            (Writers::Exclusive, InsertConflict::Fail)
+        );
+        pipeline.target.insert_conflict = InsertConflict::Allow;
+        assert!(pipeline.validate()[0].contains("`target.insert_conflict`"));
+        pipeline.target.writers = Writers::Shared;
         assert_eq!(pipeline.validate(), Vec::<String>::new());
     }
 

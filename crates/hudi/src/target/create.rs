@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Creating a table of version 9.
+//! Creating a table of version 8 or 9.
 
 use tributary_types::InstantTime;
 use tributary_types::pipeline::TableType;
@@ -12,6 +12,9 @@ use crate::storage::{PutNew, Storage};
 /// Merge strategies of Hudi, by merge mode (`HoodieRecordMerger`).
 const EVENT_TIME_STRATEGY: &str = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5";
 const COMMIT_TIME_STRATEGY: &str = "ce9acb64-bde0-424c-9b91-f6ebba25356d";
+/// The payload classes that mean the same, which tables before version 9 name besides.
+const EVENT_TIME_PAYLOAD: &str = "org.apache.hudi.common.model.DefaultHoodieRecordPayload";
+const COMMIT_TIME_PAYLOAD: &str = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload";
 
 /// A table to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,9 +70,9 @@ fn properties(table: &NewTable) -> String {
     let partition_by = table.partition_by.join(",");
     let ordering = table.ordering.join(",");
     let checksum = table_checksum("", &table.name).to_string();
-    let (mode, strategy) = match table.ordering.is_empty() {
-        true => ("COMMIT_TIME_ORDERING", COMMIT_TIME_STRATEGY),
-        false => ("EVENT_TIME_ORDERING", EVENT_TIME_STRATEGY),
+    let (mode, strategy, payload) = match table.ordering.is_empty() {
+        true => ("COMMIT_TIME_ORDERING", COMMIT_TIME_STRATEGY, COMMIT_TIME_PAYLOAD),
+        false => ("EVENT_TIME_ORDERING", EVENT_TIME_STRATEGY, EVENT_TIME_PAYLOAD),
     };
     let mut lines = vec![
         ("hoodie.table.name", table.name.as_str()),
@@ -102,6 +105,13 @@ fn properties(table: &NewTable) -> String {
     }
     if !table.ordering.is_empty() {
         lines.push(("hoodie.table.ordering.fields", &ordering));
+    }
+    if table.version < 9 {
+        lines.push(("hoodie.compaction.payload.class", payload));
+        // The name that releases before 1.1 know.
+        if let [column] = table.ordering.as_slice() {
+            lines.push(("hoodie.table.precombine.field", column));
+        }
     }
     lines.push(("hoodie.table.checksum", &checksum));
     lines.iter().map(|(key, value)| format!("{}\n", format_property(key, value))).collect()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The storage lock: a lease in `.hoodie/.locks/table_lock.json`, the one that Hudi's `StorageBasedLockProvider`
-//! takes, so that a Java writer configured with it and we exclude each other.
+//! takes, so that a Java writer configured with it and we exclude each other. A second one, in a file that nobody else
+//! knows, serialises our own batches.
 //!
 //! The file is `{"expired": bool, "validUntil": milliseconds, "owner": text}`. It is free when it is absent, expired,
 //! or past `validUntil` by half a second; it is taken, renewed and released by conditional writes only. Its holder may
@@ -19,6 +20,8 @@ use crate::storage::{Storage, Version};
 
 /// The lock's file, where Hudi 1.0.2 and later look for it.
 pub(crate) const LEASE_FILE: &str = ".hoodie/.locks/table_lock.json";
+/// The file of the lock among our own batches.
+pub(crate) const TURN_FILE: &str = ".hoodie/.locks/tributary_lock.json";
 /// By how much a lease must be over before another writer takes it: Hudi's own allowance for clocks that differ.
 const SKEW_MILLIS: i64 = 500;
 const POLL: Duration = Duration::from_millis(500);
@@ -53,7 +56,7 @@ impl LeaseFile {
     }
 
     fn to_json(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(self).map_err(|e| Error::corrupt(LEASE_FILE, e))
+        serde_json::to_vec(self).map_err(|e| Error::corrupt("a lease", e))
     }
 }
 
@@ -64,6 +67,7 @@ struct State {
 
 struct Shared {
     storage: Storage,
+    file: &'static str,
     clock: Arc<dyn Clock>,
     settings: LeaseSettings,
     owner: String,
@@ -115,12 +119,12 @@ impl Shared {
 
     /// Rewrites the file if it is still ours; `false` when it is not.
     async fn replace_own(&self, change: impl FnOnce(&mut LeaseFile)) -> Result<bool> {
-        let Some((mut file, version)) = read_lease(&self.storage).await? else { return Ok(false) };
+        let Some((mut file, version)) = read_lease(&self.storage, self.file).await? else { return Ok(false) };
         if file.owner != self.owner || file.expired {
             return Ok(false);
         }
         change(&mut file);
-        let written = self.storage.put_over(LEASE_FILE, file.to_json()?, Some(version)).await?;
+        let written = self.storage.put_over(self.file, file.to_json()?, Some(version)).await?;
         let Some(version) = written else { return Ok(false) };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = State { version, valid_until: file.valid_until };
@@ -132,7 +136,7 @@ impl Shared {
         let until = self.clock.now_millis() + self.settings.valid.as_millis() as i64;
         let known = self.state.lock().unwrap_or_else(PoisonError::into_inner).version.clone();
         let file = LeaseFile { expired: false, valid_until: until, owner: self.owner.clone() };
-        if let Some(version) = self.storage.put_over(LEASE_FILE, file.to_json()?, Some(known)).await? {
+        if let Some(version) = self.storage.put_over(self.file, file.to_json()?, Some(known)).await? {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             *state = State { version, valid_until: until };
             return Ok(true);
@@ -142,12 +146,13 @@ impl Shared {
     }
 }
 
-/// Takes the lease, waiting at most `wait`; `None` when others held it all that time.
+/// Takes the lease in `file`, waiting at most `wait`; `None` when others held it all that time.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if the file is there and is no lease: it is never overwritten on a guess.
 pub(crate) async fn acquire(
     storage: &Storage,
+    file: &'static str,
     clock: &Arc<dyn Clock>,
     settings: &LeaseSettings,
     owner: &str,
@@ -155,18 +160,27 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Lease>> {
     let mut waited = Duration::ZERO;
     loop {
-        let found = read_lease(storage).await?;
+        let found = read_lease(storage, file).await?;
         let now = clock.now_millis();
         // Ours and not expired: an earlier try arrived and its answer was lost.
-        let free = found.as_ref().is_none_or(|(file, _)| file.is_free(now) || file.owner == owner);
+        let free = found.as_ref().is_none_or(|(lease, _)| lease.is_free(now) || lease.owner == owner);
         if free {
             let until = now + settings.valid.as_millis() as i64;
-            let file = LeaseFile { expired: false, valid_until: until, owner: owner.to_string() };
+            let lease = LeaseFile { expired: false, valid_until: until, owner: owner.to_string() };
             let over = found.map(|(_, version)| version);
-            match storage.put_over(LEASE_FILE, file.to_json()?, over).await {
+            match storage.put_over(file, lease.to_json()?, over).await {
                 Ok(Some(version)) => {
                     let state = State { version, valid_until: until };
-                    return Ok(Some(hold(storage, clock, settings, owner, state)));
+                    let shared = Shared {
+                        storage: storage.clone(),
+                        file,
+                        clock: Arc::clone(clock),
+                        settings: settings.clone(),
+                        owner: owner.to_string(),
+                        state: Mutex::new(state),
+                        lost: watch::Sender::new(false),
+                    };
+                    return Ok(Some(hold(shared)));
                 }
                 Ok(None) => {}
                 // Looking again tells whether it arrived.
@@ -184,15 +198,8 @@ pub(crate) async fn acquire(
     }
 }
 
-fn hold(storage: &Storage, clock: &Arc<dyn Clock>, settings: &LeaseSettings, owner: &str, state: State) -> Lease {
-    let shared = Arc::new(Shared {
-        storage: storage.clone(),
-        clock: Arc::clone(clock),
-        settings: settings.clone(),
-        owner: owner.to_string(),
-        state: Mutex::new(state),
-        lost: watch::Sender::new(false),
-    });
+fn hold(shared: Shared) -> Lease {
+    let shared = Arc::new(shared);
     let renewing = tokio::spawn(keep(Arc::clone(&shared)));
     Lease { shared, renewing }
 }
@@ -215,12 +222,11 @@ async fn keep(shared: Arc<Shared>) {
     }
 }
 
-async fn read_lease(storage: &Storage) -> Result<Option<(LeaseFile, Version)>> {
-    let Some((bytes, version)) = storage.get_versioned(LEASE_FILE).await? else { return Ok(None) };
-    let file = serde_json::from_slice(&bytes).map_err(|e| {
-        Error::corrupt(LEASE_FILE, format!("it is no lock of Hudi's ({e}); once no writer runs, remove it"))
-    })?;
-    Ok(Some((file, version)))
+async fn read_lease(storage: &Storage, file: &str) -> Result<Option<(LeaseFile, Version)>> {
+    let Some((bytes, version)) = storage.get_versioned(file).await? else { return Ok(None) };
+    let lease = serde_json::from_slice(&bytes)
+        .map_err(|e| Error::corrupt(file, format!("it is no lock of Hudi's ({e}); once no writer runs, remove it")))?;
+    Ok(Some((lease, version)))
 }
 
 #[cfg(test)]

@@ -99,6 +99,11 @@ pub async fn read_owner(
     {
         return Ok(Some(owner));
     }
+    heartbeat_owner(storage, requested).await
+}
+
+/// Whose heartbeat an instant has; `None` for none, and for one of a foreign writer. A rollback says only so whose it is.
+pub async fn heartbeat_owner(storage: &Storage, requested: &InstantTime) -> Result<Option<Owner>> {
     let heartbeat = storage.get(&format!("{HEARTBEATS}/{requested}")).await?;
     Ok(heartbeat.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }

@@ -14,7 +14,9 @@ use hudi_core::metadata::rollback::{
 use tributary_types::InstantTime;
 
 use crate::error::{Error, Result};
+use crate::listing::list_directories;
 use crate::storage::Storage;
+use crate::target::Owner;
 use crate::timeline::{Action, Timeline, completed_path, inflight_path, requested_path};
 
 /// A finished rollback.
@@ -30,6 +32,9 @@ pub struct RolledBack {
 
 /// Rolls back a dead instant, whose data files its markers name. `rollback` and `completed` are fresh instants, in
 /// that order. The caller holds the table's lock and has proved that the instant's owner is gone.
+///
+/// A heartbeat says that the rollback is `owner`'s, before it is on the timeline: who finds it pending must know whether
+/// another writer is at it.
 pub async fn rollback_instant(
     storage: &Storage,
     timeline_dir: &str,
@@ -37,8 +42,10 @@ pub async fn rollback_instant(
     action: Action,
     rollback: &InstantTime,
     completed: &InstantTime,
+    owner: &Owner,
 ) -> Result<RolledBack> {
     let plan = plan(storage, dead, action).await?;
+    super::write_heartbeat(storage, rollback, owner).await?;
     let bytes = plan.to_avro_bytes().map_err(|e| Error::corrupt("rollback plan", e))?;
     storage.put_new(&requested_path(timeline_dir, rollback, Action::Rollback), bytes).await?;
     execute(storage, timeline_dir, &plan, rollback, completed).await
@@ -159,6 +166,7 @@ async fn finish(
     storage.put_new(&path, bytes).await?;
     super::delete_markers(storage, dead).await?;
     super::delete_heartbeat(storage, dead).await?;
+    super::delete_heartbeat(storage, rollback).await?;
     report_late_completion(storage, timeline_dir, dead, action, rollback).await
 }
 
@@ -204,6 +212,38 @@ pub async fn rolled_back_instant(
     let dead = plan.instant_to_rollback.ok_or_else(|| Error::corrupt(&path, "it names no instant"))?;
     let action = Action::parse(&dead.action).ok_or_else(|| Error::corrupt(&path, "it names no known action"))?;
     Ok((dead.commit_time.parse().map_err(|e| Error::corrupt(&path, e))?, action))
+}
+
+/// Instants that completed rollbacks of the active timeline took away.
+pub async fn rolled_back_instants(storage: &Storage, timeline: &Timeline) -> Result<Vec<InstantTime>> {
+    let mut found = Vec::new();
+    let rollbacks =
+        timeline.instants().iter().filter(|instant| !instant.is_pending() && instant.action == Action::Rollback);
+    // Collected: a lazily filtered iterator held across an await is not known to be `Send`.
+    for path in rollbacks.filter_map(|instant| timeline.completed_path(instant)).collect::<Vec<_>>() {
+        let metadata = HoodieRollbackMetadata::from_avro_bytes(&storage.read(&path).await?)
+            .map_err(|e| Error::corrupt(&path, e))?;
+        for dead in &metadata.commits_rollback {
+            found.push(dead.parse().map_err(|e| Error::corrupt(&path, e))?);
+        }
+    }
+    Ok(found)
+}
+
+/// Deletes every data file of an instant that another writer rolled back while it was still being written: what was
+/// written after that writer had looked. Answers how many files went. Nothing of the instant is under way any more, and
+/// it is not on the timeline.
+pub async fn delete_leftovers(storage: &Storage, dead: &InstantTime) -> Result<usize> {
+    let files = list_directories(storage).await?;
+    let bases = files.bases.iter().filter(|file| &file.instant == dead).map(|file| &file.path);
+    let logs = files.logs.iter().filter(|log| &log.instant == dead).map(|log| &log.path);
+    let left: Vec<&String> = bases.chain(logs).collect();
+    for path in &left {
+        storage.delete(path).await?;
+    }
+    super::delete_markers(storage, dead).await?;
+    super::delete_heartbeat(storage, dead).await?;
+    Ok(left.len())
 }
 
 /// Pending rollbacks of a timeline, which must be finished before anything else is begun.

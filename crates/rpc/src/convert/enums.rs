@@ -3,8 +3,8 @@
 
 use tributary_api::predicate::Op;
 use tributary_types::pipeline::{
-    Consistency, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, ReadMode, SourceKind,
-    TableType, Writers,
+    Consistency, InsertConflict, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, ReadMode,
+    SourceKind, TableType, Writers,
 };
 use tributary_types::{Code, Outcome, Retry, Stage, Zone};
 
@@ -72,5 +72,6 @@ wire_enums! {
     ReadMode = coordinator::ReadMode, unspecified is Incremental { Incremental, Snapshot }
     OnMalformedCursor = coordinator::OnMalformedCursor, unspecified is Fail { Fail, Start }
     OnUnused = coordinator::OnUnused, unspecified is Fail { Fail, Allow }
-    Writers = coordinator::Writers, unspecified is Exclusive { Exclusive }
+    Writers = coordinator::Writers, unspecified is Exclusive { Exclusive, Shared }
+    InsertConflict = coordinator::InsertConflict, unspecified is Fail { Fail, Allow }
 }

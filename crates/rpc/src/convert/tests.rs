@@ -7,9 +7,9 @@ use tributary_api::coordinator::{BatchStatus, Failure, OverrideStatus, PlannedBa
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, CsvOptions, FileOptions, Flatten, JsonOptions, KafkaFormat, KafkaOptions, Limits, OnHole, OnLate,
-    OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span,
-    Start, TableType, Target, Tombstones, Transform, Writers,
+    ByteSize, Consistency, CsvOptions, FileOptions, Flatten, InsertConflict, JsonOptions, KafkaFormat, KafkaOptions,
+    Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Services,
+    Source, SourceKind, Span, Start, TableType, Target, Tombstones, Transform, Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
@@ -44,6 +44,7 @@ fn every_value_of_every_enum_crosses() {
     crosses::<OnUnused>();
     crosses::<OnMalformedCursor>();
     crosses::<Writers>();
+    crosses::<InsertConflict>();
     crosses::<Zone>();
     crosses::<Op>();
 }
@@ -121,7 +122,8 @@ pub(crate) fn pipeline() -> Pipeline {
             ordering: vec!["ts".to_string()],
             operation: Operation::InsertOverwriteTable,
             acknowledge_window_only: true,
-            writers: Writers::Exclusive,
+            writers: Writers::Shared,
+            insert_conflict: InsertConflict::Allow,
             on_null_key: OnNullKey::Drop,
             hive_style: false,
             small_file_limit: ByteSize(11),

@@ -157,6 +157,7 @@ role_error! { coordinator::Error, "coordinator":
     "LEGACY_CHECKPOINT" => Legacy { url, instant, what }
     "SOURCE_MOVED" => Moved { source_name, instant, before, now }
     "TARGET_CONFLICT" => Conflict { url, what }
+    "WRITER_CONFLICT" => WriterConflict { url, instant, action, what }
     "COMMIT_UNKNOWN" => Unknown { url, instant; source }
     "BATCH_GONE" => Gone { name, what }
     "TIMEOUT" => Timeout { limit }

@@ -148,6 +148,7 @@ fn coordinator_errors() -> Vec<coordinator::Error> {
         E::Legacy { url: s("/t"), instant: instant(), what: s("w") },
         E::Moved { source_name: source_name(), instant: instant(), before: s("/a"), now: s("/b") },
         E::Conflict { url: s("/t"), what: s("w") },
+        E::WriterConflict { url: s("/t"), instant: instant(), action: s("INSERT"), what: s("w") },
         E::Unknown { url: s("/t"), instant: instant(), source: boxed() },
         E::Gone { name: s("p/r"), what: s("w") },
         E::Timeout { limit: s("1h") },

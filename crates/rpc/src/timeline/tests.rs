@@ -14,7 +14,8 @@ use tributary_api::timeline::{
     WindowReport,
 };
 use tributary_types::pipeline::{
-    CsvOptions, FileFormat, FileOptions, FileSource, KafkaOptions, OnHole, OnLate, OnStale, TableType, Tombstones, TopicSource,
+    CsvOptions, FileFormat, FileOptions, FileSource, KafkaOptions, OnHole, OnLate, OnStale, TableType, Tombstones,
+    TopicSource,
 };
 use tributary_types::{Code, Cursor, Fault, FileState, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 

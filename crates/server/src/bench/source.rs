@@ -58,7 +58,7 @@ impl SourceTable {
         Ok(SourceTable { storage, writer, clock, schema, table })
     }
 
-    /// Opens a table that [`SourceTable::create`] made.
+    /// Opens a table that [`SourceTable::create`] or a pipeline made, to write it beside whoever else does.
     pub async fn open(
         stores: &dyn Stores,
         writer: Arc<dyn Writer>,
@@ -93,7 +93,11 @@ impl SourceTable {
         let timeline = Timeline::load(&self.storage, &config).await?;
         let instant = mint_instant(self.clock.now_millis(), config.zone, timeline.latest_time());
         let owner = Owner { pipeline: PipelineName::new("source")?, epoch: 1, process: String::new() };
-        begin_instant(&self.storage, &directory, &instant, Action::Commit, operation.as_str(), &owner).await?;
+        let action = match config.table_type {
+            TableType::CopyOnWrite => Action::Commit,
+            TableType::MergeOnRead => Action::DeltaCommit,
+        };
+        begin_instant(&self.storage, &directory, &instant, action, operation.as_str(), &owner).await?;
         let slices = target_slices(current_file_slices(&self.storage, &config, &timeline).await?);
         let request = self.stage_request(&instant, operation, slices);
         let stream: RowStream = futures::stream::iter(rows.into_iter().map(Ok::<_, RowError>)).boxed();
@@ -104,8 +108,8 @@ impl SourceTable {
         metadata.extra.insert("schema".to_string(), avro_schema(&self.table.name, &self.schema)?);
         metadata.stats = write_stats(&staged.files);
         let completed = mint_instant(self.clock.now_millis(), config.zone, Some(&delta));
-        complete_instant(&self.storage, &directory, &instant, &completed, Action::Commit, metadata.encode()?).await?;
-        Ok(InstantFact { requested: instant, completed, action: "commit".to_string() })
+        complete_instant(&self.storage, &directory, &instant, &completed, action, metadata.encode()?).await?;
+        Ok(InstantFact { requested: instant, completed, action: action.as_str().to_string() })
     }
 
     fn stage_request(&self, instant: &InstantTime, operation: Operation, slices: Vec<TargetSlice>) -> StageRequest {
@@ -120,12 +124,12 @@ impl SourceTable {
             operation,
             keys: KeySettings {
                 record_key: self.table.record_key.clone(),
-                partition_by: Vec::new(),
+                partition_by: self.table.partition_by.clone(),
                 complex: false,
-                hive_style: true,
-                url_encode: false,
+                hive_style: self.table.hive_style,
+                url_encode: self.table.url_encode,
             },
-            ordering: Vec::new(),
+            ordering: self.table.ordering.clone(),
             on_null_key: OnNullKey::Fail,
             files: FileSizes { small: 0, largest: 120 << 20 },
             slices: Arc::new(slices),

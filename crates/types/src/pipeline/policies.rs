@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What to do when a source is not as its cursor expects it.
+//! What to do when a source is not as its cursor expects it, and beside whom a target is written.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,4 +45,28 @@ pub enum OnMalformedCursor {
     Fail,
     /// Begin at `start`, as for a source that was never read.
     Start,
+}
+
+/// Who else writes the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Writers {
+    /// Nobody: a foreign data commit since our last one fails the batch by name.
+    #[default]
+    Exclusive,
+    /// Writers of Hudi's own that take the same lock and check for conflicts: a batch fails only where it and a foreign
+    /// commit meet.
+    Shared,
+}
+
+/// What to do when another writer added rows to a partition that a batch of upserts adds rows to as well: neither saw
+/// the other's keys, so a key that is new to both would be there twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InsertConflict {
+    /// A conflict: the batch is to be run again, and then finds the other's keys.
+    #[default]
+    Fail,
+    /// Commit: the writers never add the same key, or a key that is there twice does no harm.
+    Allow,
 }

@@ -180,7 +180,7 @@ async fn an_interrupted_compaction_is_ours_and_is_rolled_back_without_a_trace() 
     // Even without its heartbeat.
     super::super::delete_heartbeat(&storage, &at(7)).await.unwrap();
     assert_eq!(read_owner(&storage, &directory, &at(7), Action::Compaction).await.unwrap(), Some(owner()));
-    rollback_instant(&storage, &directory, &at(7), Action::Compaction, &at(10), &at(11)).await.unwrap();
+    rollback_instant(&storage, &directory, &at(7), Action::Compaction, &at(10), &at(11), &owner()).await.unwrap();
     let timeline = load(&storage, &config).await;
     assert_eq!(timeline.pending_writes().count(), 0);
     assert!(storage.head(&stats[0].path).await.unwrap().is_none());

@@ -31,7 +31,7 @@ impl World {
 
     async fn take(&self, owner: &str) -> Option<Lease> {
         let clock: Arc<dyn Clock> = Arc::clone(&self.time) as Arc<dyn Clock>;
-        acquire(&self.storage, &clock, &self.settings, owner, Duration::ZERO).await.unwrap()
+        acquire(&self.storage, LEASE_FILE, &clock, &self.settings, owner, Duration::ZERO).await.unwrap()
     }
 
     fn advance(&self, by: Duration) {
@@ -55,6 +55,17 @@ async fn one_holder_at_a_time_and_a_released_lease_is_free_at_once() {
     held.release().await.unwrap();
     assert!(world.file().await.contains(r#""expired":true"#));
     assert!(world.take("b").await.is_some());
+}
+
+#[tokio::test]
+async fn the_lock_among_our_own_batches_and_the_tables_are_two() {
+    let world = World::new();
+    let _table = world.take("a").await.unwrap();
+    let clock: Arc<dyn Clock> = Arc::clone(&world.time) as Arc<dyn Clock>;
+    let take = |owner| acquire(&world.storage, TURN_FILE, &clock, &world.settings, owner, Duration::ZERO);
+    let _turn = take("b").await.unwrap().unwrap();
+    assert!(take("c").await.unwrap().is_none());
+    assert!(world.file().await.contains(r#""owner":"a""#));
 }
 
 #[tokio::test]
@@ -123,7 +134,7 @@ async fn a_file_that_is_no_lease_is_an_error_and_stays() {
     let world = World::new();
     world.write("not json").await;
     let clock: Arc<dyn Clock> = Arc::clone(&world.time) as Arc<dyn Clock>;
-    let refused = acquire(&world.storage, &clock, &world.settings, "a", Duration::ZERO).await;
+    let refused = acquire(&world.storage, LEASE_FILE, &clock, &world.settings, "a", Duration::ZERO).await;
     let refused = refused.err().unwrap();
     assert!(refused.to_string().contains("table_lock.json"), "{refused}");
     assert_eq!(world.file().await, "not json");

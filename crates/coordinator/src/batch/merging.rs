@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Having the rows merged and staged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tributary_api::coordinator::Error;
+use tributary_api::merge::{self, MergeRequest, Merged};
+use tributary_api::writer::{self, FileSizes, StageRequest};
+use tributary_types::Fault;
+
+use super::{Batch, Opened, Prepared};
+use crate::plan::{Ends, Opening, Plans, merge_sources, plan_sources, sql_of, steps_of};
+use crate::report::written;
+use crate::source_metrics;
+use crate::target::key_settings;
+
+impl Batch<'_> {
+    /// Runs the merge; once more with the same windows when a pinned file vanished meanwhile.
+    pub(super) async fn merge(
+        &mut self,
+        prepared: &Prepared,
+        opening: &Opening,
+        opened: &Opened,
+    ) -> Result<Merged, Error> {
+        let first = self.merge_once(prepared, opening, &opening.plans, opened, 0).await;
+        // The rows pass through the query and the writer, so the error comes back through either; its reason stays.
+        let moved = |error: &&Error| matches!(error.reason(), "FILE_GONE" | "FILE_CHANGED");
+        let Some(error) = first.as_ref().err().filter(moved) else { return first };
+        tracing::warn!(
+            error = error as &dyn std::error::Error,
+            "a pinned file is gone or changed; planning the same windows again"
+        );
+        let (roles, pipeline) = (&self.inner.roles, &self.request.pipeline);
+        let ends = Ends::Pinned(&opening.plans);
+        let again = plan_sources(roles, pipeline, &opening.bound, &prepared.standing, ends);
+        let again = self.unless_stopped(again).await?;
+        let merged = self.merge_once(prepared, opening, &again, opened, 1).await;
+        self.replanned = Some(again);
+        merged
+    }
+
+    async fn merge_once(
+        &mut self,
+        prepared: &Prepared,
+        opening: &Opening,
+        plans: &Plans,
+        opened: &Opened,
+        attempt: u32,
+    ) -> Result<Merged, Error> {
+        let pipeline = &self.request.pipeline;
+        let stage = StageRequest {
+            url: self.storage.url().to_string(),
+            table_name: prepared.target.config.name.clone(),
+            table_type: prepared.target.config.table_type,
+            instant: opened.instant.clone(),
+            attempt,
+            schema: Arc::clone(&opening.checked.schema),
+            table_schema: Arc::clone(&opening.schema),
+            operation: pipeline.target.operation,
+            keys: key_settings(&pipeline.target, &prepared.target.config),
+            ordering: pipeline.target.ordering.clone(),
+            on_null_key: pipeline.target.on_null_key,
+            files: FileSizes { small: pipeline.target.small_file_limit.0, largest: pipeline.target.max_file_size.0 },
+            slices: Arc::clone(&opened.slices),
+            budget: self.budget.clone(),
+            share: None,
+            spill_bytes: pipeline.limits.spill.0,
+            stop: self.stop.clone(),
+        };
+        let sources = merge_sources(pipeline, plans)?;
+        let request =
+            MergeRequest { sql: sql_of(pipeline), then: steps_of(pipeline), sources, stage, limits: self.limits() };
+        let merged = self.acknowledged(self.inner.settings.stop_within, request).await?;
+        source_metrics::record_rows(pipeline, &merged.rows_read);
+        self.status.send_modify(|status| {
+            for (source, rows) in &merged.rows_read {
+                if let Some(found) = status.sources.iter_mut().find(|s| &s.source == source) {
+                    found.rows = *rows;
+                }
+            }
+            status.written = written(&merged);
+            status.peak_memory = self.budget.peak() as u64;
+        });
+        Ok(merged)
+    }
+
+    /// Runs a merge, and once it was told to stop waits for it to have stopped, at most for `within`.
+    async fn acknowledged(&mut self, within: Duration, request: MergeRequest) -> Result<Merged, Error> {
+        let run = self.inner.roles.merge.run(request);
+        tokio::pin!(run);
+        let stop = self.stop.clone();
+        let overdue = async move {
+            stop.wait().await;
+            tokio::time::sleep(within).await;
+        };
+        let result = tokio::select! {
+            result = &mut run => result,
+            () = overdue => {
+                self.unacknowledged = true;
+                tracing::warn!(?within, "the merge did not acknowledge that it stopped; the next batch clears up");
+                self.go_on()?;
+                return Err(Error::Cancelled);
+            }
+        };
+        // A role that does not answer may still be writing.
+        self.unacknowledged = matches!(
+            &result,
+            Err(merge::Error::Unreachable { .. } | merge::Error::Writer(writer::Error::Unreachable { .. }))
+        );
+        self.go_on()?;
+        Ok(result?)
+    }
+}
