@@ -401,7 +401,7 @@ impl<'a> Batch<'a> {
         let ours = (pipeline.target.writers == Writers::Shared).then(|| Ours {
             write: OwnWrite::of(operation, &merged.staged, &replaced, pipeline.target.insert_conflict),
             pinned: &opened.pinned,
-            schema: &prepared.opening.schema,
+            schema: prepared.work.schema(),
             target: &pipeline.target,
         });
         let facts = proposal.facts(age, ours).await?;

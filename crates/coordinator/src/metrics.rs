@@ -39,7 +39,7 @@ pub(crate) const COMPACT_METADATA: &str = "compact-metadata";
 pub(crate) const ARCHIVE: &str = "archive";
 
 /// Name and help text of every metric of this role.
-pub const HELP: [(&str, &str); 11] = [
+pub const HELP: [(&str, &str); 13] = [
     (BATCHES, "Batches that ended, by pipeline and outcome"),
     (DURATION, "Seconds a batch took, by pipeline"),
     (ROWS, "Rows that batches brought into targets, by pipeline"),
