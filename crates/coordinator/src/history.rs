@@ -25,6 +25,10 @@ pub(crate) fn definition_of(pipeline: &Pipeline) -> String {
     defining.limits = Limits::default();
     defining.target.services = Services::default();
     defining.accept_binding_change = false;
+    defining.accept_merge_change = false;
+    if let Some(merge) = &mut defining.target.merge {
+        merge.acknowledge_images = false;
+    }
     // A pipeline has only string keys, so it always serialises.
     let text = serde_json::to_string(&defining).unwrap_or_default();
     format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())

@@ -15,6 +15,8 @@ use crate::instant::InstantTime;
 use crate::names::{PipelineName, SourceName};
 
 mod files;
+mod merge;
+mod operation;
 mod policies;
 mod services;
 mod units;
@@ -23,6 +25,8 @@ pub use files::{
     BadRecords, CsvOptions, CsvPreset, DuplicateNames, FileFormat, FileOptions, FileOrder, FileSource, JsonOptions,
     LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
 };
+pub use merge::{MergeOperators, Operator};
+pub use operation::{Operation, TableType};
 pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
 pub use services::Services;
 pub use units::{ByteSize, Span};
@@ -40,6 +44,9 @@ pub struct Pipeline {
     /// source's table lies elsewhere than it did then.
     #[serde(default)]
     pub accept_binding_change: bool,
+    /// Accept, once, that a column that has data is merged by another operator than in the last commit.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub accept_merge_change: bool,
     /// The tables that are read, in order.
     #[serde(default, rename = "source")]
     pub sources: Vec<Source>,
@@ -306,6 +313,10 @@ pub struct Target {
     /// What keeps the table small.
     #[serde(default)]
     pub services: Services,
+    /// How values that come in are combined with those that are stored. Absent: the row that comes in replaces the
+    /// stored one, and has every column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merge: Option<MergeOperators>,
 }
 
 /// As Hudi's `hoodie.parquet.small.file.limit`.
@@ -324,73 +335,6 @@ fn default_table_version() -> u32 {
 
 fn yes() -> bool {
     true
-}
-
-/// Layout of a Hudi table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TableType {
-    /// Every write leaves whole parquet files.
-    #[default]
-    CopyOnWrite,
-    /// Writes may leave log files that readers merge.
-    MergeOnRead,
-}
-
-impl TableType {
-    /// The name in `hoodie.properties`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TableType::CopyOnWrite => "COPY_ON_WRITE",
-            TableType::MergeOnRead => "MERGE_ON_READ",
-        }
-    }
-}
-
-/// How rows enter the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Operation {
-    /// A row replaces the row of the same key, wherever in its partition that is.
-    #[default]
-    Upsert,
-    /// Rows are added; a key that is there already is there twice.
-    Insert,
-    /// As insert, without combining rows of one key inside the batch.
-    BulkInsert,
-    /// Each row names a record by its key and partition columns, which is deleted.
-    Delete,
-    /// The rows replace everything in the partitions that they are in.
-    InsertOverwrite,
-    /// The rows replace everything in the table.
-    InsertOverwriteTable,
-    /// Each row names a partition by its partition columns, in which everything is deleted.
-    DeletePartition,
-}
-
-impl Operation {
-    /// The name in commit metadata (`WriteOperationType` of Hudi).
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Operation::Upsert => "UPSERT",
-            Operation::Insert => "INSERT",
-            Operation::BulkInsert => "BULK_INSERT",
-            Operation::Delete => "DELETE",
-            Operation::InsertOverwrite => "INSERT_OVERWRITE",
-            Operation::InsertOverwriteTable => "INSERT_OVERWRITE_TABLE",
-            Operation::DeletePartition => "DELETE_PARTITION",
-        }
-    }
-
-    /// Whether it replaces file groups as a whole, which is a replacecommit.
-    pub fn replaces_groups(self) -> bool {
-        matches!(self, Operation::InsertOverwrite | Operation::InsertOverwriteTable | Operation::DeletePartition)
-    }
-
-    /// Whether the rows only name what goes: then they need no other columns of the table.
-    pub fn only_deletes(self) -> bool {
-        matches!(self, Operation::Delete | Operation::DeletePartition)
-    }
 }
 
 /// Who else writes the target.
@@ -548,6 +492,7 @@ impl Pipeline {
             }
         }
         self.check_operation(problems);
+        problems.extend(merge::problems(self));
         if target.max_file_size.0 < 1 << 20 || target.small_file_limit > target.max_file_size {
             problems.push(format!(
                 "`target.max_file_size` is {}: it must be at least 1MiB and not below `target.small_file_limit`, which is {}",

@@ -22,6 +22,7 @@ pub fn pipeline_to_proto(pipeline: &Pipeline) -> proto::Pipeline {
         name: pipeline.name.to_string(),
         consistency: pipeline.consistency.to_wire(),
         accept_binding_change: pipeline.accept_binding_change,
+        accept_merge_change: pipeline.accept_merge_change,
         sources: pipeline.sources.iter().map(source_to_proto).collect(),
         transforms: pipeline
             .transforms
@@ -47,6 +48,7 @@ pub fn pipeline_from_proto(pipeline: proto::Pipeline) -> Result<Pipeline, Malfor
         name: PipelineName::new(pipeline.name).map_err(|e| Malformed::new("name", e))?,
         consistency: WireEnum::from_wire(pipeline.consistency)?,
         accept_binding_change: pipeline.accept_binding_change,
+        accept_merge_change: pipeline.accept_merge_change,
         sources,
         transforms: pipeline
             .transforms
@@ -151,6 +153,7 @@ fn target_to_proto(target: &Target) -> proto::Target {
             compact_metadata_commits: Some(target.services.compact_metadata_commits),
             compact_delta_commits: Some(target.services.compact_delta_commits),
         }),
+        merge: target.merge.as_ref().map(json_to_proto),
     }
 }
 
@@ -171,6 +174,7 @@ fn target_from_proto(target: proto::Target) -> Result<Target, Malformed> {
         small_file_limit: ByteSize(target.small_file_bytes.unwrap_or(DEFAULT_SMALL_FILE)),
         max_file_size: ByteSize(target.max_file_bytes.unwrap_or(DEFAULT_MAX_FILE)),
         services: services_from_proto(target.services.unwrap_or_default()),
+        merge: json_from_proto(target.merge, "merge")?,
     })
 }
 

@@ -7,7 +7,7 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, CsvOptions, FileOptions, JsonOptions, Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey,
+    ByteSize, Consistency, CsvOptions, FileOptions, JsonOptions, Limits, MergeOperators, OnHole, OnLate, OnMalformedCursor, OnNullKey,
     OnStale, OnUnused, Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target,
     Transform, Writers,
 };
@@ -94,6 +94,7 @@ pub(crate) fn pipeline() -> Pipeline {
         name: PipelineName::new("p").unwrap(),
         consistency: Consistency::Aligned,
         accept_binding_change: true,
+        accept_merge_change: true,
         sources,
         transforms: vec![
             Transform { sql: Some("SELECT 1".to_string()), sql_file: None },
@@ -120,6 +121,11 @@ pub(crate) fn pipeline() -> Pipeline {
                 compact_metadata_commits: 7,
                 compact_delta_commits: 0,
             },
+            merge: Some(MergeOperators {
+                default: "last_non_null('null')".parse().unwrap(),
+                columns: [("tags".to_string(), "concat('; ')".parse().unwrap())].into(),
+                acknowledge_images: true,
+            }),
         },
         limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },
     }

@@ -126,6 +126,7 @@ impl SourceTable {
                 url_encode: false,
             },
             ordering: Vec::new(),
+            merge: None,
             on_null_key: OnNullKey::Fail,
             files: FileSizes { small: 0, largest: 120 << 20 },
             slices: Arc::new(slices),
