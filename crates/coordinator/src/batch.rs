@@ -2,6 +2,7 @@
 //! One batch from its request to its outcome.
 
 mod answer;
+mod stage;
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -13,7 +14,7 @@ use tributary_api::Stop;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
 use tributary_api::merge::{self, MergeLimits, MergeRequest, Merged};
-use tributary_api::writer::{self, FileSizes, StageRequest, TargetSlice};
+use tributary_api::writer::{self, TargetSlice};
 use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, create_table, replace_untouched};
 use tributary_hudi::{Storage, Timeline, current_file_slices};
 use tributary_types::pipeline::ReadMode;
@@ -28,6 +29,7 @@ use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
 use crate::history::definition_of;
 use crate::housekeeping::{clear_dead_instants, mint, roll_back_own, tidy};
+use crate::operators;
 use crate::plan::{Ends, Opening, Plans, Purpose, kept_schema, merge_sources, open, plan_sources, sql_of, window_of};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
 use crate::report::written;
@@ -35,7 +37,7 @@ use crate::service::Inner;
 use crate::services::TableServices;
 use crate::source_metrics;
 use crate::staged::{replaced_groups, target_slices};
-use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
+use crate::target::{TargetState, check_config, is_untouched, load_timeline, new_table, target_error};
 
 /// For how long a lock is asked for before the batch looks whether it was ended.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
@@ -370,25 +372,7 @@ impl<'a> Batch<'a> {
         attempt: u32,
     ) -> Result<Merged, Error> {
         let pipeline = &self.request.pipeline;
-        let stage = StageRequest {
-            url: self.storage.url().to_string(),
-            table_name: prepared.target.config.name.clone(),
-            table_type: prepared.target.config.table_type,
-            instant: opened.instant.clone(),
-            attempt,
-            schema: Arc::clone(&prepared.opening.checked.schema),
-            table_schema: Arc::clone(&prepared.opening.schema),
-            operation: pipeline.target.operation,
-            keys: key_settings(&pipeline.target, &prepared.target.config),
-            ordering: pipeline.target.ordering.clone(),
-            on_null_key: pipeline.target.on_null_key,
-            files: FileSizes { small: pipeline.target.small_file_limit.0, largest: pipeline.target.max_file_size.0 },
-            slices: Arc::clone(&opened.slices),
-            budget: self.budget.clone(),
-            share: None,
-            spill_bytes: pipeline.limits.spill.0,
-            stop: self.stop.clone(),
-        };
+        let stage = self.stage_request(prepared, opened, attempt);
         let sources = merge_sources(pipeline, plans)?;
         let request = MergeRequest { sql: sql_of(pipeline), sources, stage, limits: self.limits() };
         let merged = self.acknowledged(self.inner.settings.stop_within, request).await?;
@@ -501,6 +485,7 @@ impl<'a> Batch<'a> {
         next.binding.clone_from(&prepared.opening.binding);
         let plans = self.replanned.as_ref().unwrap_or(&prepared.opening.plans);
         next.ceiling_millis = plans.ceiling_millis;
+        next.operators = operators::kept(&pipeline.target, &prepared.opening.schema, next.operators);
         next.malformed.clear();
         next.sources = pipeline
             .sources

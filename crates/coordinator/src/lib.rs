@@ -23,6 +23,7 @@ mod heartbeat;
 mod history;
 mod housekeeping;
 pub mod metrics;
+mod operators;
 mod plan;
 mod pull;
 mod registry;
