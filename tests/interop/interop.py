@@ -32,6 +32,7 @@ from checks import (
     check_metadata_table,
 )
 from objectstore import Bucket, JavaLock
+from operators import Operators
 from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import Scenario
@@ -80,7 +81,7 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(unittest.TestCase):
+class Interop(Operators, unittest.TestCase):
     # Set by main().
     spark = None
     tributary = None

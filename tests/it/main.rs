@@ -18,6 +18,7 @@ mod merge_on_read;
 mod merge_on_read_target;
 mod messages;
 mod operations;
+mod operators;
 mod planning;
 mod process;
 mod pulling;

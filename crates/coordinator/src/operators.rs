@@ -20,7 +20,8 @@ pub(crate) fn problems(target: &Target, schema: &Schema) -> Vec<String> {
     let mut problems = Vec::new();
     for column in merge.columns.keys().filter(|column| schema.column_with_name(column).is_none()) {
         let names = || schema.fields().iter().map(|field| field.name().as_str());
-        let hint = nearest(column, names()).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        let near = nearest(column, names()).map(|near| format!("; did you mean `{near}`?"));
+        let hint = near.unwrap_or_else(|| ".".to_string());
         problems.push(format!(
             "`target.merge.columns` names column `{column}`, which the target does not have{hint} It has {}",
             names().collect::<Vec<_>>().join(", ")

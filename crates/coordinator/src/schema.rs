@@ -82,8 +82,8 @@ fn merge(stored: &Schema, result: &Schema, may_lack: bool, problems: &mut Vec<St
                 continue;
             }
             problems.push(format!(
-                "the query's result lacks column `{}` of the target; give every column, or set `[target.merge]`, with \
-                 which columns that are not given keep their stored value: {}",
+                "the query's result lacks column `{}` of the target; give every column, or set merge operators \
+                 (`[target.merge]`), with which a column that is not given keeps its stored value: {}",
                 field.name(),
                 names(result)
             ));
