@@ -112,7 +112,8 @@ fn counted() -> Events {
         "clicks": "sum", "seen": "count", "tags": "concat(', ')", "kinds": "concat_distinct(',')", "best": "max",
         "first": "first_non_null", "parts": "collect", "profile": "struct_merge",
     });
-    let mut events = Events::new(json!({"ordering": ["ts"], "merge": {"default": "last_non_null", "columns": columns}}));
+    let mut events =
+        Events::new(json!({"ordering": ["ts"], "merge": {"default": "last_non_null", "columns": columns}}));
     events.sql = Some(
         "SELECT `A`, ts, clicks, ts AS seen, tags, tags AS kinds, clicks AS best, tags AS first, \
          CASE WHEN tags IS NOT NULL THEN make_array(tags) END AS parts, \
@@ -176,9 +177,7 @@ async fn a_row_that_comes_late_is_folded_as_the_earlier_one_and_an_older_delete_
     let columns = json!({"n": "sum", "trace": "concat('>')", "v": "last"});
     let events = Events::new(json!({"ordering": ["ts"], "merge": {"default": "last", "columns": columns}}));
     let roles = roles();
-    let row = |ts: i64, gone: bool| {
-        json!({"A": "a", "ts": ts, "n": 1, "trace": format!("t{ts}"), "v": ts, "_hoodie_is_deleted": gone})
-    };
+    let row = |ts: i64, gone: bool| json!({"A": "a", "ts": ts, "n": 1, "trace": format!("t{ts}"), "v": ts, "_hoodie_is_deleted": gone});
     events.put("1.json", &[row(5, false)]);
     events.commit(&roles, "r1").await;
     events.put("2.json", &[row(3, false)]);

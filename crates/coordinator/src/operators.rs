@@ -32,7 +32,10 @@ pub(crate) fn problems(target: &Target, schema: &Schema) -> Vec<String> {
         if let Some(problem) = operator_problem(&operator, field.data_type()) {
             let remedy = match merge.columns.contains_key(field.name()) {
                 true => String::new(),
-                false => format!("; it is the default: give the column one of its own in `target.merge.columns.{}`", field.name()),
+                false => format!(
+                    "; it is the default: give the column one of its own in `target.merge.columns.{}`",
+                    field.name()
+                ),
             };
             problems.push(format!("column `{}`: {problem}{remedy}", field.name()));
         }
@@ -156,7 +159,8 @@ mod tests {
         plain.accept_merge_change = true;
         check_changes(&plain, Some(&schema()), newest).unwrap();
         let delete = Target { operation: Operation::Delete, ..plain.target.clone() };
-        check_changes(&Pipeline { target: delete, accept_merge_change: false, ..plain }, Some(&schema()), newest).unwrap();
+        check_changes(&Pipeline { target: delete, accept_merge_change: false, ..plain }, Some(&schema()), newest)
+            .unwrap();
         // A column without data may have any.
         let more = pipeline(json!({"columns": {"n": "sum", "new": "max"}}));
         check_changes(&more, Some(&schema()), newest).unwrap();

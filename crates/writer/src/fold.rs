@@ -205,7 +205,8 @@ impl FoldPlan {
     /// Bytes of what [`FoldPlan::lift`] made: the other columns are shared with the batch that came.
     fn added_bytes(&self, lifted: &RecordBatch) -> usize {
         let data = lifted.columns()[KEY_COLUMNS..].iter();
-        let made = data.enumerate().filter(|(at, _)| self.columns.get(*at).is_none_or(|fold| fold.lift != Lift::AsItIs));
+        let made =
+            data.enumerate().filter(|(at, _)| self.columns.get(*at).is_none_or(|fold| fold.lift != Lift::AsItIs));
         made.map(|(_, column)| column.get_array_memory_size()).sum()
     }
 

@@ -7,9 +7,7 @@ use tributary_api::Stop;
 use tributary_api::writer::{ColumnStats, FileSizes, KeySettings, StageRequest, Staged, StagedFile, TargetSlice};
 use tributary_types::MemoryBudget;
 
-use super::{
-    Malformed, WireEnum, count, json_from_proto, json_to_proto, required, schema_from_bytes, schema_to_bytes,
-};
+use super::{Malformed, WireEnum, count, json_from_proto, json_to_proto, required, schema_from_bytes, schema_to_bytes};
 use crate::proto::writer as proto;
 
 /// A staging for the wire. Of the budget only the writer's share travels.

@@ -199,7 +199,9 @@ impl std::str::FromStr for Operator {
         let arguments = match inside {
             None => Vec::new(),
             Some(inside) => quoted(inside).ok_or_else(|| {
-                format!("merge operator `{text}`: between the brackets stand texts in single quotes, as in `concat(', ')`")
+                format!(
+                    "merge operator `{text}`: between the brackets stand texts in single quotes, as in `concat(', ')`"
+                )
             })?,
         };
         names::operator(name, arguments)

@@ -7,9 +7,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray,
-};
+use arrow::array::{Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::kernels::cmp;
 use arrow::compute::kernels::zip::zip;
@@ -205,11 +203,7 @@ fn shown(array: &dyn Array, row: usize) -> String {
     array_value_to_string(array, row).unwrap_or_else(|_| "a number".to_string())
 }
 
-fn booleans(
-    earlier: &ArrayRef,
-    later: &ArrayRef,
-    two: impl Fn(bool, bool) -> bool,
-) -> Result<ArrayRef, FoldError> {
+fn booleans(earlier: &ArrayRef, later: &ArrayRef, two: impl Fn(bool, bool) -> bool) -> Result<ArrayRef, FoldError> {
     let (Some(a), Some(b)) = (earlier.as_boolean_opt(), later.as_boolean_opt()) else {
         return Err(unfit("logical value", earlier.data_type()));
     };

@@ -24,10 +24,7 @@ impl<'a> Elements<'a> {
     fn new(sides: [&'a ArrayData; 2], rows: usize) -> Self {
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0);
-        Elements {
-            copied: MutableArrayData::new(sides.to_vec(), false, sides[0].len() + sides[1].len()),
-            offsets,
-        }
+        Elements { copied: MutableArrayData::new(sides.to_vec(), false, sides[0].len() + sides[1].len()), offsets }
     }
 
     fn push(&mut self, side: usize, from: usize, to: usize) -> Result<(), FoldError> {
@@ -104,10 +101,7 @@ pub(super) fn collect_set(earlier: &ArrayRef, later: &ArrayRef) -> Result<ArrayR
 /// Values of both sides as rows that are equal where the values are.
 fn comparable(data_type: &DataType, sides: [&ArrayRef; 2]) -> Result<[Rows; 2], FoldError> {
     let converter = RowConverter::new(vec![SortField::new(data_type.clone())])?;
-    Ok([
-        converter.convert_columns(&[Arc::clone(sides[0])])?,
-        converter.convert_columns(&[Arc::clone(sides[1])])?,
-    ])
+    Ok([converter.convert_columns(&[Arc::clone(sides[0])])?, converter.convert_columns(&[Arc::clone(sides[1])])?])
 }
 
 /// The entries of both maps in the order in which their keys are first; of one key, the last value.

@@ -111,10 +111,8 @@ mod tests {
     #[test]
     fn every_row_of_a_segment_is_combined_once_and_in_its_order() {
         let lengths = [1, 2, 3, 4, 5, 7, 8, 9, 100, 1, 31];
-        let expected: Vec<String> = lengths
-            .iter()
-            .map(|length| (0..*length).map(|n| n.to_string()).collect::<Vec<_>>().join(" "))
-            .collect();
+        let expected: Vec<String> =
+            lengths.iter().map(|length| (0..*length).map(|n| n.to_string()).collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(joined(&lengths), expected);
     }
 

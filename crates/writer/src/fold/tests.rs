@@ -147,10 +147,8 @@ struct Table(BTreeMap<String, RecordBatch>);
 
 fn stored(row: &RecordBatch) -> RecordBatch {
     let data = row.num_columns() - KEY_COLUMNS - 2;
-    let mut columns: Vec<(String, ArrayRef)> = META_COLUMNS
-        .iter()
-        .map(|name| (name.to_string(), new_null_array(&DataType::Utf8, row.num_rows())))
-        .collect();
+    let mut columns: Vec<(String, ArrayRef)> =
+        META_COLUMNS.iter().map(|name| (name.to_string(), new_null_array(&DataType::Utf8, row.num_rows()))).collect();
     for at in KEY_COLUMNS..KEY_COLUMNS + data {
         columns.push((row.schema().field(at).name().clone(), Arc::clone(row.column(at))));
     }
@@ -263,8 +261,11 @@ fn timed(events: &[Event]) -> Vec<(i64, Event)> {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    (0u8..3, prop::option::of(-3i64..4), prop::bool::weighted(0.12))
-        .prop_map(|(key, value, deletes)| Event { key, value, deletes })
+    (0u8..3, prop::option::of(-3i64..4), prop::bool::weighted(0.12)).prop_map(|(key, value, deletes)| Event {
+        key,
+        value,
+        deletes,
+    })
 }
 
 proptest! {
@@ -332,10 +333,10 @@ fn a_late_row_takes_part_as_the_earlier_one_and_what_is_kept_stays() {
     let mut table = Table::default();
     table.commit(&plan, vec![keyed(&[(5, event_of(1, Some(3)))])], 8192).unwrap();
     let old = stored(&table.0["1"]);
-    let row = gather(&[plan.lift(&keyed(&[(2, event_of(1, Some(2))), (6, event_of(2, None))])).unwrap()], &[
-        RowAt { batch: 0, row: 1 },
-        RowAt { batch: 0, row: 0 },
-    ])
+    let row = gather(
+        &[plan.lift(&keyed(&[(2, event_of(1, Some(2))), (6, event_of(2, None))])).unwrap()],
+        &[RowAt { batch: 0, row: 1 }, RowAt { batch: 0, row: 0 }],
+    )
     .unwrap();
     // The row of another key beside it meets nothing.
     let folded = plan.fold_stored(row, &old, &[Meeting { incoming: 1, stored: 0, is_late: true }]).unwrap();
@@ -384,7 +385,8 @@ fn a_row_behind_a_delete_starts_anew_and_remembers_the_time_of_the_delete() {
 #[test]
 fn a_column_that_the_rows_do_not_have_is_as_it_is_stored_and_null_in_new_rows() {
     let schema = data_schema();
-    let given = Arc::new(schema.project(&(0..schema.fields().len() - 1).filter(|at| *at != 8).collect::<Vec<_>>()).unwrap());
+    let given =
+        Arc::new(schema.project(&(0..schema.fields().len() - 1).filter(|at| *at != 8).collect::<Vec<_>>()).unwrap());
     let absent: Vec<&str> = vec![schema.field(8).name(), "text_concat_last"];
     assert_eq!(absent[0], "number_sum");
     let plan = FoldPlan::of(&request(&schema, &given, operators())).unwrap().unwrap();
@@ -392,7 +394,7 @@ fn a_column_that_the_rows_do_not_have_is_as_it_is_stored_and_null_in_new_rows() 
     table.commit(&self::plan(), vec![keyed(&[(0, event_of(1, Some(2)))])], 8192).unwrap();
     // As `aligned` fills the columns in.
     let rows = keyed(&[(1, event_of(1, Some(3))), (1, event_of(2, Some(4)))]);
-    let columns = rows.schema().fields().iter().zip(rows.columns()).map(|(field, column)| {
+    let columns = rows.schema_ref().fields().iter().zip(rows.columns()).map(|(field, column)| {
         if absent.contains(&field.name().as_str()) { new_null_array(field.data_type(), 2) } else { Arc::clone(column) }
     });
     let rows = RecordBatch::try_new(rows.schema(), columns.collect()).unwrap();

@@ -84,9 +84,10 @@ impl Texts {
         self.bytes += text.len();
         // The builder would panic.
         if self.bytes > i32::MAX as usize {
-            let what = "the texts of this batch would take more than 2 GiB: give the column another operator, or commit \
+            let what =
+                "the texts of this batch would take more than 2 GiB: give the column another operator, or commit \
                         less at a time"
-                .to_string();
+                    .to_string();
             return Err(FoldError::Value { row, what });
         }
         // Writing into a builder cannot fail.

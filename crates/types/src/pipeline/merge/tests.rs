@@ -89,7 +89,8 @@ fn a_pipeline_without_operators_reads_as_before() {
 
 #[test]
 fn columns_of_the_table_other_layouts_and_other_operations_take_no_operator() {
-    let mut pipeline = pipeline("json", json!({"columns": {"id": "sum", "day": "sum", "ts": "max", "_hoodie_x": "sum"}}));
+    let mut pipeline =
+        pipeline("json", json!({"columns": {"id": "sum", "day": "sum", "ts": "max", "_hoodie_x": "sum"}}));
     pipeline.target.table_type = TableType::MergeOnRead;
     pipeline.target.operation = Operation::Insert;
     let problems = pipeline.validate().join("\n");

@@ -197,7 +197,8 @@ fn logical_values_are_combined_without_nulls() {
 
 #[test]
 fn the_greater_of_times_texts_and_numbers_is_told_by_their_own_order() {
-    let times = |values: Vec<Option<i64>>| Arc::new(TimestampMicrosecondArray::from(values).with_timezone("UTC")) as ArrayRef;
+    let times =
+        |values: Vec<Option<i64>>| Arc::new(TimestampMicrosecondArray::from(values).with_timezone("UTC")) as ArrayRef;
     let found = combined(&Combine::Max, times(vec![Some(1), None]), times(vec![Some(0), Some(3)]));
     assert_eq!(found, ["1970-01-01T00:00:00.000001Z", "1970-01-01T00:00:00.000003Z"]);
     let texts = |text: &str| Arc::new(StringArray::from(vec![text])) as ArrayRef;
@@ -212,9 +213,8 @@ fn the_greater_of_times_texts_and_numbers_is_told_by_their_own_order() {
 fn a_number_that_does_not_fit_is_an_error_with_its_row() {
     let wide = |values: Vec<i64>| Arc::new(Int64Array::from(values)) as ArrayRef;
     let narrow = |values: Vec<i32>| Arc::new(Int32Array::from(values)) as ArrayRef;
-    let decimals = |value: i128| {
-        Arc::new(Decimal128Array::from(vec![value]).with_precision_and_scale(4, 2).unwrap()) as ArrayRef
-    };
+    let decimals =
+        |value: i128| Arc::new(Decimal128Array::from(vec![value]).with_precision_and_scale(4, 2).unwrap()) as ArrayRef;
     let cases = [
         (Combine::Sum, wide(vec![1, i64::MAX]), wide(vec![1, 1]), 1, "9223372036854775807 and 1"),
         (Combine::Sum, narrow(vec![i32::MIN]), narrow(vec![-1]), 0, "Int32"),
@@ -238,12 +238,10 @@ fn a_type_that_an_operator_does_not_work_on_is_an_error_and_no_panic() {
     let text: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
     let list = lists(&[Some(1)]);
     for combine in every() {
-        let works = matches!(
-            combine,
-            Combine::Later | Combine::LaterNonNull | Combine::Earlier | Combine::EarlierNonNull
-        );
-        let of_text = works
-            || matches!(combine, Combine::Min | Combine::Max | Combine::Concat(_) | Combine::ConcatDistinct(_));
+        let works =
+            matches!(combine, Combine::Later | Combine::LaterNonNull | Combine::Earlier | Combine::EarlierNonNull);
+        let of_text =
+            works || matches!(combine, Combine::Min | Combine::Max | Combine::Concat(_) | Combine::ConcatDistinct(_));
         assert_eq!(combine.combine(&text, &text).is_ok(), of_text, "{combine:?}");
         let of_list = works || matches!(combine, Combine::Collect | Combine::CollectSet);
         assert_eq!(combine.combine(&list, &list).is_ok(), of_list, "{combine:?}");
