@@ -47,18 +47,18 @@ pub(crate) fn fold_rows(
     held.grow(total * FOLD_BYTES);
     let lifted = batches.iter().map(|batch| plan.lift(batch)).collect::<Result<Vec<_>, _>>()?;
     drop(batches);
-    let added = lifted.iter().map(|batch| plan.added_bytes(batch)).sum();
+    let added: usize = lifted.iter().map(|batch| plan.added_bytes(batch)).sum();
     let (mut rows, keys) = KeyedRows::combine_numbered(lifted, rule, deletes, memory)?;
     rows.hold(added)?;
     if rows.combined == 0 {
         return Ok(rows);
     }
-    let (members, ranges) = members(&rows, &keys);
+    let (mut members, ranges) = members(&rows, &keys);
     let mut folded = Vec::new();
     let mut winners: Vec<(usize, RowAt)> = Vec::new();
     let mut chunk = Chunk::default();
     for (key, range) in ranges {
-        let mut members = members[range].to_vec();
+        let members = &mut members[range];
         if let Some(ordering) = &rows.ordering {
             let order = |at: &RowAt| ordering[at.batch as usize].row(at.row as usize);
             // Stable: of equal ones the first to come stays first.
