@@ -19,8 +19,8 @@ use crate::order::OrderingRule;
 use crate::spool::batch_bytes;
 
 /// Bytes of bookkeeping for a row while the rows of a part are folded: the number of its key, its place among the rows
-/// of that, and the counts of the key.
-const FOLD_BYTES: usize = 24;
+/// of that, and what is noted of a key.
+const FOLD_BYTES: usize = 56;
 
 /// Keys that are folded together: their rows, key after key, each in its order.
 #[derive(Default)]
