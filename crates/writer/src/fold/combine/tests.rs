@@ -253,8 +253,8 @@ fn what_counts_as_null_and_what_counts_as_one_is_told_before_anything_is_combine
     let column: ArrayRef = Arc::new(StringArray::from(vec![Some("null"), Some("x"), None]));
     let lift = Lift::NullStrings(vec!["null".to_string(), "NULL".to_string()]);
     assert_eq!(lift.lift(&column).unwrap().as_string::<i32>(), &StringArray::from(vec![None, Some("x"), None]));
-    assert_eq!(lift.lift(&numbers(&[Some(1)])).unwrap(), numbers(&[Some(1)]));
-    assert_eq!(Lift::Count.lift(&numbers(&[Some(7), None])).unwrap(), numbers(&[Some(1), Some(0)]));
+    assert_eq!(&lift.lift(&numbers(&[Some(1)])).unwrap(), &numbers(&[Some(1)]));
+    assert_eq!(&Lift::Count.lift(&numbers(&[Some(7), None])).unwrap(), &numbers(&[Some(1), Some(0)]));
     let twice: ArrayRef = Arc::new(StringArray::from(vec!["a,b,a"]));
     let alone = Lift::Alone(Combine::ConcatDistinct(",".to_string())).lift(&twice).unwrap();
     assert_eq!(shown(&alone), ["a,b"]);
