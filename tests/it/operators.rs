@@ -10,10 +10,10 @@ use tributary_server::roles::Parts;
 use tributary_store::MemoryStore;
 use tributary_testkit::{FAULTS, FaultPlan, FaultyStores};
 use tributary_types::pipeline::{ByteSize, Limits, Pipeline};
-use tributary_types::{Outcome, SystemClock, SystemEntropy};
+use tributary_types::{Fault, Outcome, SystemClock, SystemEntropy};
 
 use crate::support::{
-    Lake, assert_sound, checkpoints, pipeline, roles, roles_over, rows, run, spread, value_table, values,
+    Lake, assert_sound, checkpoints, pipeline, request_of, roles, roles_over, rows, run, spread, value_table, values,
 };
 
 /// Events in a directory of JSON files, one file a batch, into a target with operators.
@@ -76,8 +76,14 @@ async fn stored(roles: &Embedded, url: &str) -> Vec<Value> {
     found
 }
 
+/// Why a batch is refused, before it begins or in it.
 async fn refusal(roles: &Embedded, job: &Pipeline, request: &str) -> (String, String) {
-    let batch = run(roles, job, request).await;
+    let started = match roles.coordinator.run_batch(request_of(job, request)).await {
+        Ok(started) => started,
+        Err(error) => return (error.reason().to_string(), error.to_string()),
+    };
+    let mut watch = roles.coordinator.watch_batch(&started.name).await.unwrap();
+    let batch = watch.wait_for(|status| status.outcome.is_some()).await.unwrap().clone();
     assert_eq!(batch.outcome, Some(Outcome::Rejected), "{:?}", batch.error);
     let error = batch.error.unwrap();
     (error.reason, error.message)
@@ -165,6 +171,7 @@ async fn events_in_one_batch_and_in_one_batch_each_are_stored_alike_and_deletes_
     at_once.commit(&roles, "r1").await;
     assert_eq!(at_once.stored(&roles).await, folded_stream());
     let divided = counted();
+    let roles = self::roles();
     for (number, event) in stream().into_iter().enumerate() {
         divided.put(&format!("{number}.json"), &[event]);
         divided.commit(&roles, &format!("r{number}")).await;
@@ -239,6 +246,10 @@ async fn rows_that_spill_are_folded_once() {
     let mut job = events.job();
     job.limits = Limits { memory: ByteSize(64 << 20), ..Limits::default() };
     job.sources[0].files.max_files = 1;
+    // They do spill.
+    let tight = Limits { spill: ByteSize(1000), ..job.limits.clone() };
+    let failed = run(&roles, &Pipeline { limits: tight, ..job.clone() }, "r0").await;
+    assert_eq!(failed.error.map(|error| error.reason).as_deref(), Some("SPILL_EXCEEDED"));
     for request in ["r1", "r2"] {
         let batch = run(&roles, &job, request).await;
         assert_eq!(batch.outcome, Some(Outcome::Committed), "{:?}", batch.error);
