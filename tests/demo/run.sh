@@ -49,6 +49,16 @@ for line in sys.stdin:
 say "the rows of the last batch, pulled over Arrow Flight"
 "$bin" batches pull --server "$url" "$batch"
 
+say "merge operators: three sparse events, a batch each; what one lacks stays, clicks are added"
+mkdir -p events
+number=0
+for event in '{"A":"a1","C":"c4","D":"d6","clicks":1}' '{"A":"a1","B":"b4"}' '{"A":"a1","B":"b5","C":"c5","clicks":2}'; do
+    number=$((number + 1))
+    echo "$event" | tee "events/$number.json"
+    "$bin" run --brief --server "$url" --pipeline profiles.toml >>runs.out
+done
+"$bin" table read lake/profiles
+
 say "look further"
 echo "cd $dir; PATH=$(dirname "$bin"):\$PATH"
 echo "tributary plan --pipeline user_activity.toml"

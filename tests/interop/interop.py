@@ -35,6 +35,7 @@ from csv_files import CsvFiles
 from merge_on_read import MergeOnRead
 from hdfs import Cluster
 from objectstore import Bucket, JavaLock
+from operators import Operators
 from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import FileScenario, Scenario
@@ -85,7 +86,7 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, unittest.TestCase):
+class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Operators, unittest.TestCase):
     # Set by main().
     spark = None
     tributary = None

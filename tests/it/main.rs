@@ -20,6 +20,7 @@ mod merge_on_read_target;
 mod messages;
 mod migration;
 mod operations;
+mod operators;
 mod overrides;
 mod pages;
 mod planning;

@@ -267,6 +267,18 @@ pub enum Error {
         /// The last commit.
         instant: InstantTime,
     },
+    /// Columns that have data are merged by other operators than in the last commit.
+    #[error(
+        "merge operators differ from those of commit {instant} of the target, and its values were made by these: {}. \
+         Restore them, or set `accept_merge_change = true` once: what is stored stays, and is merged anew from then on",
+        changes.join("; ")
+    )]
+    Operators {
+        /// The last commit.
+        instant: InstantTime,
+        /// Each column with both operators.
+        changes: Vec<String>,
+    },
     /// A source has no cursor, and the pipeline does not say where to start.
     #[error(
         "source `{source_name}` has no cursor in the target and no `start`: say where to begin, for example \
@@ -444,6 +456,7 @@ impl Fault for Error {
             Error::Pipeline { .. }
             | Error::Target { .. }
             | Error::Binding { .. }
+            | Error::Operators { .. }
             | Error::NoStart { .. }
             | Error::Override { .. }
             | Error::KnownBefore { .. }
@@ -494,6 +507,7 @@ impl Fault for Error {
             Error::Lost { .. } => "BATCH_LOST",
             Error::Target { .. } => "TARGET_MISMATCH",
             Error::Binding { .. } => "BINDING_CHANGED",
+            Error::Operators { .. } => "OPERATORS_CHANGED",
             Error::NoStart { .. } => "START_MISSING",
             Error::MalformedCursor { .. } => "CURSOR_MALFORMED",
             Error::Override { .. } => "OVERRIDE_INVALID",

@@ -11,8 +11,10 @@ pub mod predicate;
 pub mod timeline;
 pub mod writer;
 
+mod operators;
 mod rows;
 mod stop;
 
+pub use operators::operator_problem;
 pub use rows::{BoxedError, RowError, RowStream, boxed_error};
 pub use stop::{Stop, StopSource};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tributary_types::pipeline::{OnNullKey, Operation, TableType};
+use tributary_types::pipeline::{MergeOperators, OnNullKey, Operation, TableType};
 use tributary_types::{Code, Fault, InstantTime, MemoryBudget, MemoryExceeded, Retry};
 
 use crate::{BoxedError, RowError, RowStream, Stop};
@@ -48,6 +48,10 @@ pub struct StageRequest {
     pub keys: KeySettings,
     /// Columns of which the greatest value wins; empty: the later row wins.
     pub ordering: Vec<String>,
+    /// How the values of an upsert are combined with those of the stored row and of other rows of the key. Columns of
+    /// the table that the rows do not have keep their stored value then. `None`: rows have every column, and the
+    /// newest one replaces the others.
+    pub merge: Option<Arc<MergeOperators>>,
     /// What to do with a null key.
     pub on_null_key: OnNullKey,
     /// How large files may be.
@@ -114,7 +118,8 @@ pub struct Staged {
     pub files: Vec<StagedFile>,
     /// Rows that came in.
     pub rows_in: u64,
-    /// Rows left out because an equal key with a higher ordering (or a later row) was in the batch.
+    /// Rows left out because an equal key with a higher ordering (or a later row) was in the batch, or folded into
+    /// another of their key by merge operators.
     pub rows_combined: u64,
     /// Rows left out because the stored row has the higher ordering.
     pub rows_outdated: u64,
@@ -206,6 +211,18 @@ pub enum Error {
         /// What does not work, and what to do.
         what: String,
     },
+    /// Values of a column cannot be combined by its merge operator.
+    #[error("column `{column}` of key `{key}` cannot be merged by `{operator}`: {what}")]
+    Fold {
+        /// The column.
+        column: String,
+        /// The record key.
+        key: String,
+        /// The operator.
+        operator: String,
+        /// What happened, and what to do.
+        what: String,
+    },
     /// The rows themselves failed.
     #[error(transparent)]
     Rows(#[from] RowError),
@@ -266,9 +283,11 @@ pub enum Error {
 impl Fault for Error {
     fn code(&self) -> Code {
         match self {
-            Error::NullKey { .. } | Error::EmptyKey { .. } | Error::MissingColumn { .. } | Error::Type { .. } => {
-                Code::Invalid
-            }
+            Error::NullKey { .. }
+            | Error::EmptyKey { .. }
+            | Error::MissingColumn { .. }
+            | Error::Type { .. }
+            | Error::Fold { .. } => Code::Invalid,
             Error::Rows(error) => error.code(),
             Error::Memory(_) | Error::Spill { .. } => Code::Overloaded,
             Error::Stopped => Code::Cancelled,
@@ -295,6 +314,7 @@ impl Fault for Error {
             Error::EmptyKey { .. } => "EMPTY_KEY",
             Error::MissingColumn { .. } => "COLUMN_MISSING",
             Error::Type { .. } => "TYPE_UNSUPPORTED",
+            Error::Fold { .. } => "VALUES_UNMERGEABLE",
             Error::Rows(error) => error.reason(),
             Error::Memory(_) => "MEMORY_EXCEEDED",
             Error::Spill { .. } => "SPILL_EXCEEDED",

@@ -5,6 +5,7 @@ mod answer;
 mod cursors;
 mod locking;
 mod merging;
+mod stage;
 
 use std::collections::BTreeSet;
 use std::future::Future;

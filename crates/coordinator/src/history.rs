@@ -28,6 +28,10 @@ pub(crate) fn definition_of(pipeline: &Pipeline) -> String {
     defining.adopt_legacy_checkpoint = false;
     defining.target.writers = Writers::default();
     defining.target.insert_conflict = InsertConflict::default();
+    defining.accept_merge_change = false;
+    if let Some(merge) = &mut defining.target.merge {
+        merge.acknowledge_images = false;
+    }
     // A pipeline has only string keys, so it always serialises.
     let text = serde_json::to_string(&defining).unwrap_or_default();
     format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())

@@ -26,6 +26,7 @@ mod history;
 mod housekeeping;
 mod locks;
 pub mod metrics;
+mod operators;
 mod overrides;
 mod plan;
 mod pull;

@@ -13,6 +13,7 @@ use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Sourc
 use tributary_types::{CursorKind, FileState, SourceCheckpoint, Window};
 
 use crate::decide::{begin_of, check_binding, check_moved};
+use crate::operators;
 use crate::schema::target_schema;
 use crate::service::Roles;
 use crate::standing::Standing;
@@ -57,8 +58,13 @@ pub(crate) async fn open(
     let sources = merge_sources(pipeline, &plans)?;
     let checked = check_sql(roles, pipeline, &sources, limits).await?;
     let stored_schema = target.and_then(|target| target.schema.as_ref());
-    let schema = target_schema(&pipeline.target, stored_schema, &checked.schema)
-        .map_err(|problems| Error::Target { url: pipeline.target.path.clone(), what: problems.join("; ") })?;
+    let refuse = |problems: Vec<String>| Error::Target { url: pipeline.target.path.clone(), what: problems.join("; ") };
+    let schema = target_schema(&pipeline.target, stored_schema, &checked.schema).map_err(refuse)?;
+    let problems = operators::problems(&pipeline.target, &schema);
+    if !problems.is_empty() {
+        return Err(refuse(problems));
+    }
+    operators::check_changes(pipeline, stored_schema, newest)?;
     Ok(Opening { bound, binding, plans, checked, schema })
 }
 

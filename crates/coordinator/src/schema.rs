@@ -44,7 +44,7 @@ pub(crate) fn target_schema(
             problems.push(format!("`{}` deletes from a table that has no rows yet", operation.as_str().to_lowercase()));
             Vec::new()
         }
-        Some(stored) => merge(stored, result, &mut problems),
+        Some(stored) => merge(stored, result, target.merge.is_some(), &mut problems),
         None => result.fields().iter().map(|field| field.as_ref().clone()).collect(),
     };
     if problems.is_empty() { Ok(Arc::new(Schema::new(merged))) } else { Err(problems) }
@@ -70,13 +70,18 @@ fn misfit(stored: &Field, given: &Field) -> String {
     )
 }
 
-fn merge(stored: &Schema, result: &Schema, problems: &mut Vec<String>) -> Vec<Field> {
+/// With merge operators the result may lack columns: what is stored stays.
+fn merge(stored: &Schema, result: &Schema, may_lack: bool, problems: &mut Vec<String>) -> Vec<Field> {
     let mut merged = Vec::new();
     for field in stored.fields() {
         let Some((_, new)) = result.column_with_name(field.name()) else {
+            if may_lack {
+                merged.push(Field::new(field.name(), field.data_type().clone(), true));
+                continue;
+            }
             problems.push(format!(
-                "the query's result lacks column `{}` of the target; until merge operators exist every column must be \
-                 given: {}",
+                "the query's result lacks column `{}` of the target; give every column, or set merge operators \
+                 (`[target.merge]`), with which a column that is not given keeps its stored value: {}",
                 field.name(),
                 names(result)
             ));
@@ -205,6 +210,18 @@ mod tests {
         let result = schema(&[("id", DataType::Utf8), (IS_DELETED, DataType::Utf8)]);
         let problems = target_schema(&target(), None, &result).unwrap_err();
         assert!(problems[0].contains("cast it to BOOLEAN"), "{problems:?}");
+    }
+
+    #[test]
+    fn with_merge_operators_a_column_may_be_missing_and_the_keys_may_not() {
+        let stored = schema(&[("id", DataType::Utf8), ("v", DataType::Int64), ("w", DataType::Utf8)]);
+        let target = Target { merge: Some(tributary_types::pipeline::MergeOperators::default()), ..target() };
+        let result = schema(&[("x", DataType::Utf8), ("id", DataType::Utf8), ("w", DataType::Utf8)]);
+        let merged = target_schema(&target, Some(&stored), &result).unwrap();
+        let names: Vec<&str> = merged.fields().iter().map(|field| field.name().as_str()).collect();
+        assert_eq!(names, ["id", "v", "w", "x"]);
+        let problems = target_schema(&target, Some(&stored), &schema(&[("v", DataType::Int64)])).unwrap_err();
+        assert!(problems[0].contains("`target.record_key` names column `id`"), "{problems:?}");
     }
 
     #[test]

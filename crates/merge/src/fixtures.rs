@@ -289,6 +289,7 @@ pub(crate) fn stage_request(schema: SchemaRef, budget: MemoryBudget) -> StageReq
             url_encode: false,
         },
         ordering: Vec::new(),
+        merge: None,
         on_null_key: OnNullKey::Fail,
         files: FileSizes { small: 5, largest: 6 },
         slices: Arc::default(),

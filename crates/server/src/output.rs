@@ -483,6 +483,13 @@ pub(crate) fn print_table(report: &TableReport, output: Output) {
                         let cursor = source.get("cursor").or(source.get("as_of")).and_then(|c| c.as_str());
                         println!("           {key}  {name} = {}", cursor.unwrap_or("-"));
                     }
+                    if let Some(operators) = value.get("operators").and_then(serde_json::Value::as_object) {
+                        let one = |(column, operator): (&String, &serde_json::Value)| {
+                            format!("{column} by {}", operator.as_str().unwrap_or("?"))
+                        };
+                        let merged: Vec<String> = operators.iter().map(one).collect();
+                        println!("           {key}  merged: {}", merged.join(", "));
+                    }
                 }
                 None => println!("           {key}  {}", value.as_str().unwrap_or_default()),
             }

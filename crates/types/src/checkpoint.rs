@@ -51,6 +51,10 @@ pub struct Checkpoint {
     /// The shared commit-time ceiling of an aligned batch, milliseconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling_millis: Option<i64>,
+    /// Merge operators of the target's columns, as a pipeline file writes them; a column that is not named is merged
+    /// by `last`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub operators: BTreeMap<String, String>,
     /// The cursor of every source, by name.
     pub sources: BTreeMap<SourceName, SourceCheckpoint>,
     /// Override tokens that were applied, each with the instant that applied it.
@@ -187,6 +191,7 @@ impl Checkpoint {
             epoch: 0,
             binding,
             ceiling_millis: None,
+            operators: BTreeMap::new(),
             sources: BTreeMap::new(),
             tokens: BTreeMap::new(),
             requests: Vec::new(),

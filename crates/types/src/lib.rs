@@ -14,6 +14,7 @@ mod files;
 mod instant;
 mod memory;
 mod names;
+mod nearest;
 mod offsets;
 mod outcome;
 mod overrides;
@@ -31,6 +32,7 @@ pub use files::{FILES_KEPT, FILES_KNOWN, FilePosition, FilePositionError, FileSt
 pub use instant::{InstantError, InstantTime, Zone};
 pub use memory::{MemoryBudget, MemoryExceeded, Reservation};
 pub use names::{BatchName, IS_DELETED, NameError, PipelineName, RequestId, SourceName};
+pub use nearest::nearest;
 pub use offsets::{TopicOffsets, TopicOffsetsError, is_topic_name};
 pub use outcome::{Outcome, Stage};
 pub use overrides::{Override, OverrideError, OverrideTo};

@@ -13,6 +13,8 @@ use crate::names::{PipelineName, SourceName};
 
 mod files;
 mod kafka;
+mod merge;
+mod operation;
 mod policies;
 mod services;
 mod source;
@@ -25,6 +27,8 @@ pub use files::{
     LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
 };
 pub use kafka::{KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource};
+pub use merge::{MergeOperators, Operator};
+pub use operation::{Operation, TableType};
 pub use policies::{InsertConflict, OnHole, OnLate, OnMalformedCursor, OnStale, Writers};
 pub use services::Services;
 use source::is_default;
@@ -52,6 +56,9 @@ pub struct Pipeline {
     /// Where sources without a `start` begin in the very first batch of all. One that is added later must have a `start`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_start: Option<Start>,
+    /// Accept, once, that a column that has data is merged by another operator than in the last commit.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub accept_merge_change: bool,
     /// The tables that are read, in order.
     #[serde(default, rename = "source")]
     pub sources: Vec<Source>,
@@ -125,6 +132,10 @@ pub struct Target {
     /// What keeps the table small.
     #[serde(default)]
     pub services: Services,
+    /// How values that come in are combined with those that are stored. Absent: the row that comes in replaces the
+    /// stored one, and has every column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merge: Option<MergeOperators>,
 }
 
 /// As Hudi's `hoodie.parquet.small.file.limit`.
@@ -143,73 +154,6 @@ fn default_table_version() -> u32 {
 
 fn yes() -> bool {
     true
-}
-
-/// Layout of a Hudi table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TableType {
-    /// Every write leaves whole parquet files.
-    #[default]
-    CopyOnWrite,
-    /// Writes may leave log files that readers merge.
-    MergeOnRead,
-}
-
-impl TableType {
-    /// The name in `hoodie.properties`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TableType::CopyOnWrite => "COPY_ON_WRITE",
-            TableType::MergeOnRead => "MERGE_ON_READ",
-        }
-    }
-}
-
-/// How rows enter the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Operation {
-    /// A row replaces the row of the same key, wherever in its partition that is.
-    #[default]
-    Upsert,
-    /// Rows are added; a key that is there already is there twice.
-    Insert,
-    /// As insert, without combining rows of one key inside the batch.
-    BulkInsert,
-    /// Each row names a record by its key and partition columns, which is deleted.
-    Delete,
-    /// The rows replace everything in the partitions that they are in.
-    InsertOverwrite,
-    /// The rows replace everything in the table.
-    InsertOverwriteTable,
-    /// Each row names a partition by its partition columns, in which everything is deleted.
-    DeletePartition,
-}
-
-impl Operation {
-    /// The name in commit metadata (`WriteOperationType` of Hudi).
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Operation::Upsert => "UPSERT",
-            Operation::Insert => "INSERT",
-            Operation::BulkInsert => "BULK_INSERT",
-            Operation::Delete => "DELETE",
-            Operation::InsertOverwrite => "INSERT_OVERWRITE",
-            Operation::InsertOverwriteTable => "INSERT_OVERWRITE_TABLE",
-            Operation::DeletePartition => "DELETE_PARTITION",
-        }
-    }
-
-    /// Whether it replaces file groups as a whole, which is a replacecommit.
-    pub fn replaces_groups(self) -> bool {
-        matches!(self, Operation::InsertOverwrite | Operation::InsertOverwriteTable | Operation::DeletePartition)
-    }
-
-    /// Whether the rows only name what goes: then they need no other columns of the table.
-    pub fn only_deletes(self) -> bool {
-        matches!(self, Operation::Delete | Operation::DeletePartition)
-    }
 }
 
 /// What to do with a row whose key is null.
@@ -345,6 +289,7 @@ impl Pipeline {
             }
         }
         self.check_operation(problems);
+        problems.extend(merge::problems(self));
         if target.max_file_size.0 < 1 << 20 || target.small_file_limit > target.max_file_size {
             problems.push(format!(
                 "`target.max_file_size` is {}: it must be at least 1MiB and not below `target.small_file_limit`, which is {}",

@@ -42,7 +42,7 @@ pub(crate) struct KeyedRows {
     /// Which rows delete their record.
     pub(crate) deletes: Deletes,
     table: HashTable<u32>,
-    _held: Reservation,
+    held: Reservation,
 }
 
 /// The hash of a record's identity: partition and key.
@@ -63,6 +63,28 @@ impl KeyedRows {
         deletes: Deletes,
         memory: &MemoryBudget,
     ) -> Result<Self, Error> {
+        Self::combine_each(batches, rule, deletes, memory, |_| ())
+    }
+
+    /// As [`KeyedRows::combine`], with the number of each row's key, which is its position in [`KeyedRows::winners`].
+    pub(crate) fn combine_numbered(
+        batches: Vec<RecordBatch>,
+        rule: Option<&OrderingRule>,
+        deletes: Deletes,
+        memory: &MemoryBudget,
+    ) -> Result<(Self, Vec<u32>), Error> {
+        let mut numbers = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
+        let rows = Self::combine_each(batches, rule, deletes, memory, |number| numbers.push(number))?;
+        Ok((rows, numbers))
+    }
+
+    fn combine_each(
+        batches: Vec<RecordBatch>,
+        rule: Option<&OrderingRule>,
+        deletes: Deletes,
+        memory: &MemoryBudget,
+        mut note: impl FnMut(u32),
+    ) -> Result<Self, Error> {
         let ordering = match rule {
             Some(rule) => Some(batches.iter().map(|batch| rule.rows(batch)).collect::<Result<Vec<_>, _>>()?),
             None => None,
@@ -78,13 +100,13 @@ impl KeyedRows {
             ordering,
             combined: 0,
             deletes,
-            _held: held,
+            held,
         };
         for (number, batch) in Arc::clone(&rows.batches).iter().enumerate() {
             let (partitions, keys) = (text(batch, PARTITION), text(batch, KEY));
             for row in 0..batch.num_rows() {
                 let at = RowAt { batch: number as u32, row: row as u32 };
-                rows.insert(at, partitions.value(row), keys.value(row));
+                note(rows.insert(at, partitions.value(row), keys.value(row)));
             }
         }
         Ok(rows)
@@ -99,8 +121,34 @@ impl KeyedRows {
             combined: 0,
             deletes: Deletes::Never,
             table: HashTable::new(),
-            _held: memory.reservation("keys of the rows"),
+            held: memory.reservation("keys of the rows"),
         }
+    }
+
+    /// Counts `bytes` that the rows take besides; refused where they do not fit.
+    pub(crate) fn hold(&mut self, bytes: usize) -> Result<(), Error> {
+        Ok(self.held.try_grow(bytes)?)
+    }
+
+    /// Adds batches behind those that are there, and makes rows of them the winners of their keys.
+    pub(crate) fn replace(
+        &mut self,
+        more: Vec<RecordBatch>,
+        winners: Vec<(usize, RowAt)>,
+        rule: Option<&OrderingRule>,
+    ) -> Result<(), Error> {
+        if let (Some(ordering), Some(rule)) = (&mut self.ordering, rule) {
+            for batch in &more {
+                let rows = rule.rows(batch)?;
+                self.held.try_grow(rows.size())?;
+                ordering.push(rows);
+            }
+        }
+        self.batches = Arc::new(self.batches.iter().cloned().chain(more).collect());
+        for (number, at) in winners {
+            self.winners[number] = at;
+        }
+        Ok(())
     }
 
     /// The winner of a key, as its position in [`KeyedRows::winners`].
@@ -121,7 +169,8 @@ impl KeyedRows {
         (text(batch, PARTITION).value(row), text(batch, KEY).value(row))
     }
 
-    fn insert(&mut self, at: RowAt, partition: &str, key: &str) {
+    /// Adds a row; answers the number of its key.
+    fn insert(&mut self, at: RowAt, partition: &str, key: &str) -> u32 {
         let hash = identity_hash(partition, key);
         let found = self.table.find(hash, |other| self.identity(self.winners[*other as usize]) == (partition, key));
         match found.copied() {
@@ -130,6 +179,7 @@ impl KeyedRows {
                 if self.beats(at, self.winners[winner as usize]) {
                     self.winners[winner as usize] = at;
                 }
+                winner
             }
             None => {
                 let number = self.winners.len() as u32;
@@ -143,6 +193,7 @@ impl KeyedRows {
                         text(batch, KEY).value(at.row as usize),
                     )
                 });
+                number
             }
         }
     }

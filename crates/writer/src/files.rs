@@ -17,6 +17,7 @@ use tributary_types::{InstantTime, MemoryBudget};
 
 use crate::combine::{KeyedRows, RowAt, gather, pieces};
 use crate::deletes::Deletes;
+use crate::fold::{FoldPlan, Meeting};
 use crate::ingest::{KEY, KEY_COLUMNS, PARTITION, internal};
 use crate::order::OrderingRule;
 use crate::tag::open_slice;
@@ -32,12 +33,18 @@ pub(crate) struct FileContext {
     pub(crate) ordering: Vec<String>,
     pub(crate) batch_rows: usize,
     pub(crate) budget: MemoryBudget,
+    /// How rows are folded with the stored ones; `None`: they replace them.
+    pub(crate) fold: Option<FoldPlan>,
     stop: Stop,
 }
 
 impl FileContext {
-    pub(crate) fn new(storage: Storage, request: &tributary_api::writer::StageRequest, batch_rows: usize) -> Self {
-        FileContext {
+    pub(crate) fn new(
+        storage: Storage,
+        request: &tributary_api::writer::StageRequest,
+        batch_rows: usize,
+    ) -> Result<Self, Error> {
+        Ok(FileContext {
             storage,
             instant: request.instant.clone(),
             attempt: request.attempt,
@@ -46,8 +53,9 @@ impl FileContext {
             ordering: request.ordering.clone(),
             batch_rows,
             budget: request.budget.clone(),
+            fold: FoldPlan::of(request)?,
             stop: request.stop.clone(),
-        }
+        })
     }
 
     /// Fails once the staging was told to stop. Asked before anything is begun.
@@ -115,7 +123,9 @@ impl<'a> OpenFile<'a> {
             Arc::clone(keyed.column(PARTITION)),
             repeated(&self.name, rows),
         ];
-        columns.extend(keyed.columns()[KEY_COLUMNS..].iter().cloned());
+        // What is behind the table's own columns is for the writer.
+        let own = self.context.file_schema.fields().len() - META_COLUMNS.len();
+        columns.extend(keyed.columns()[KEY_COLUMNS..].iter().take(own).cloned());
         RecordBatch::try_new(Arc::clone(&self.context.file_schema), columns).map_err(internal)
     }
 
@@ -203,8 +213,8 @@ pub(crate) struct Rewritten {
     pub(crate) outdated: u64,
 }
 
-/// Writes a new version of `slice` in which the rows of `updates` take the place of the stored rows of their keys, and
-/// behind them the rows `appended`, whose keys are new. Where nothing changes, no file is written.
+/// Writes a new version of `slice` in which the rows of `updates` take the place of the stored rows of their keys, or
+/// are folded with them, and behind them the rows `appended`, whose keys are new. Where nothing changes, no file is written.
 pub(crate) async fn rewrite_group(
     context: &FileContext,
     slice: &TargetSlice,
@@ -212,13 +222,13 @@ pub(crate) async fn rewrite_group(
     appended: &[RowAt],
     task: usize,
 ) -> Result<Rewritten, Error> {
-    let rule = OrderingRule::new(&context.ordering, &context.file_schema)?;
+    let rules = Rules::of(context)?;
     let mut file = OpenFile::create(context, &slice.partition, &slice.file_id, task, MarkerKind::Merge).await?;
     let mut stored = open_slice(context, slice).await?;
     let mut counts = Counts::default();
     while let Some(batch) = stored.next().await {
         let batch = batch?;
-        let merged = merge_batch(&file, updates, rule.as_ref(), &slice.partition, &batch, &mut counts)?;
+        let merged = merge_batch(&file, updates, &rules, &slice.partition, &batch, &mut counts)?;
         file.write(&merged).await?;
     }
     for chunk in appended.chunks(context.batch_rows) {
@@ -252,38 +262,81 @@ struct Counts {
     outdated: u64,
 }
 
+/// What orders rows.
+struct Rules {
+    /// The stored ones.
+    stored: Option<OrderingRule>,
+    /// The deletes that rows of a fold follow.
+    barrier: Option<OrderingRule>,
+}
+
+impl Rules {
+    fn of(context: &FileContext) -> Result<Self, Error> {
+        Ok(Rules {
+            stored: OrderingRule::new(&context.ordering, &context.file_schema)?,
+            barrier: context.fold.as_ref().map(FoldPlan::barrier_rule).transpose()?.flatten(),
+        })
+    }
+
+    /// Whether the row `at`, of a fold, follows a delete that the stored row does not outlive.
+    fn starts_anew(
+        &self,
+        fold: &FoldPlan,
+        updates: &KeyedRows,
+        at: RowAt,
+        stored: Option<arrow::row::Row<'_>>,
+    ) -> Result<bool, Error> {
+        let (batch, row) = (&updates.batches[at.batch as usize], at.row as usize);
+        if !fold.follows_delete(batch, row) {
+            return Ok(false);
+        }
+        let (Some(stored), Some(rule)) = (stored, &self.barrier) else { return Ok(true) };
+        // Few rows follow a delete in the same batch.
+        let delete = rule.rows(&batch.slice(row, 1))?;
+        Ok(stored <= delete.row(0))
+    }
+}
+
 /// Stored rows with the updates in place. Rows that stay keep their commit time and sequence number, and get the new
 /// file's name.
 fn merge_batch(
     file: &OpenFile<'_>,
     updates: &KeyedRows,
-    rule: Option<&OrderingRule>,
+    rules: &Rules,
     partition: &str,
     stored: &RecordBatch,
     counts: &mut Counts,
 ) -> Result<RecordBatch, Error> {
     let keys = stored.column(2).as_string::<i32>();
-    let stored_order: Option<Rows> = rule.map(|rule| rule.rows(stored)).transpose()?;
+    let stored_order: Option<Rows> = rules.stored.as_ref().map(|rule| rule.rows(stored)).transpose()?;
+    let fold = file.context.fold.as_ref();
     let mut picks: Vec<(usize, usize)> = Vec::with_capacity(stored.num_rows());
     let mut chosen: Vec<RowAt> = Vec::new();
+    let mut meetings: Vec<Meeting> = Vec::new();
     for row in 0..stored.num_rows() {
         let winner = if keys.is_null(row) { None } else { updates.find(partition, keys.value(row)) };
         let Some(at) = winner.map(|winner| updates.winners[winner]) else {
             picks.push((0, row));
             continue;
         };
-        let outdated = match (&stored_order, &updates.ordering) {
+        let is_late = match (&stored_order, &updates.ordering) {
             (Some(stored), Some(incoming)) if updates.deletes != Deletes::Always => {
                 incoming[at.batch as usize].row(at.row as usize) < stored.row(row)
             }
             _ => false,
         };
-        if outdated {
+        let is_delete = updates.is_delete(at);
+        if is_late && (is_delete || !fold.is_some_and(FoldPlan::late_rows_matter)) {
             counts.outdated += 1;
             picks.push((0, row));
-        } else if updates.is_delete(at) {
+        } else if is_delete {
             counts.deletes += 1;
         } else {
+            if let Some(fold) = fold
+                && !rules.starts_anew(fold, updates, at, stored_order.as_ref().map(|rows| rows.row(row)))?
+            {
+                meetings.push(Meeting { incoming: chosen.len(), stored: row, is_late });
+            }
             counts.updates += 1;
             picks.push((1, chosen.len()));
             chosen.push(at);
@@ -293,7 +346,12 @@ fn merge_batch(
     if chosen.is_empty() && picks.len() == stored.num_rows() {
         return Ok(stored);
     }
-    let incoming = file.with_meta(&gather(&updates.batches, &chosen)?)?;
+    let incoming = gather(&updates.batches, &chosen)?;
+    let incoming = match fold {
+        Some(fold) => fold.fold_stored(incoming, &stored, &meetings)?,
+        None => incoming,
+    };
+    let incoming = file.with_meta(&incoming)?;
     interleave_record_batch(&[&stored, &incoming], &picks).map_err(internal)
 }
 

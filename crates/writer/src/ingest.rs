@@ -109,7 +109,7 @@ fn aligned(request: &StageRequest, batch: &RecordBatch) -> Result<RecordBatch, E
     let mut columns = Vec::with_capacity(request.schema.fields().len());
     for field in request.table_schema.fields() {
         let Some(column) = batch.column_by_name(field.name()) else {
-            if request.operation.only_deletes() {
+            if request.operation.only_deletes() || request.merge.is_some() {
                 columns.push(new_null_array(field.data_type(), batch.num_rows()));
                 continue;
             }

@@ -2,7 +2,8 @@
 //! The writer role: rows in, staged base files out.
 //!
 //! One staging has three steps. **Ingest** reads all rows, makes their keys and keeps them in memory or, past a share
-//! of the batch's budget, in temporary files, divided by key so that each part fits in memory. **Tag** finds the file
+//! of the batch's budget, in temporary files, divided by key so that each part fits in memory; of each key one row is
+//! kept, or all are folded into one by merge operators. **Tag** finds the file
 //! group of every key in the slices that the coordinator pinned. **Write** rewrites the groups that have updates, or
 //! gives them a log file in a merge-on-read table, and makes new groups for the rest, several files at once, a marker
 //! before each.
@@ -14,6 +15,7 @@ mod combine;
 mod deletes;
 mod delta;
 mod files;
+mod fold;
 mod ingest;
 pub mod metrics;
 mod order;

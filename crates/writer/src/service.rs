@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use tributary_api::RowStream;
 use tributary_api::writer::{Error, StageRequest, Staged, StagedFile, TargetSlice, Writer};
@@ -17,6 +18,7 @@ use crate::combine::{KeyedRows, RowAt, gather, text};
 use crate::deletes::{Deletes, read_partitions, stored_rows};
 use crate::delta::{Updates, append_logs, plan_logs};
 use crate::files::{FileContext, NewGroup, Rewritten, rewrite_group, role_error, write_group};
+use crate::fold::fold_rows;
 use crate::ingest::{BY_IDENTITY, BY_PARTITION, Ingested, PARTITION, ingest, is_same, key_rules, keyed_schema};
 use crate::metrics;
 use crate::order::OrderingRule;
@@ -47,7 +49,7 @@ impl Writer for Service {
         check_columns(&request)?;
         let storage = self.stores.open(&request.url).map_err(|e| role_error(&request.url, e))?;
         let staging = Staging {
-            context: Arc::new(FileContext::new(storage, &request, self.settings.batch_rows)),
+            context: Arc::new(FileContext::new(storage, &request, self.settings.batch_rows)?),
             space: SpillSpace::new(request.spill_bytes)?,
             entropy: Arc::clone(&self.entropy),
             settings: &self.settings,
@@ -104,7 +106,12 @@ impl Staging<'_> {
         }
         let upsert = matches!(operation, Operation::Upsert | Operation::Delete);
         let route = if upsert { BY_IDENTITY } else { BY_PARTITION };
-        let mut spool = self.spool(route, self.request.budget.limit() * self.settings.memory_percent / 100);
+        let mut threshold = self.request.budget.limit() * self.settings.memory_percent / 100;
+        if self.context.fold.is_some() {
+            // Rows that are folded are there twice for a while.
+            threshold /= 2;
+        }
+        let mut spool = self.spool(keyed_schema(&self.request.table_schema), route, threshold);
         let seen = ingest(self.request, rows, &mut spool).await?;
         let mut staged = Staged {
             rows_in: seen.rows,
@@ -134,8 +141,7 @@ impl Staging<'_> {
         Ok(staged)
     }
 
-    fn spool(&self, route: crate::spool::Route, threshold: usize) -> Spool {
-        let schema = keyed_schema(&self.request.table_schema);
+    fn spool(&self, schema: SchemaRef, route: crate::spool::Route, threshold: usize) -> Spool {
         Spool::new(schema, &self.request.budget, threshold, &self.space, self.settings.spill_buckets, route)
     }
 
@@ -169,11 +175,16 @@ impl Staging<'_> {
     }
 
     /// Rows are in parts by key. Each part is tagged alone; what it has for a stored slice waits in a second spool
-    /// that is divided by slice, and its new rows in one that is divided by partition.
+    /// that is divided by slice, and its new rows in one that is divided by partition. Rows of one key are all in one
+    /// part, so they are folded here and nowhere later.
     async fn upsert_parts(&self, parts: Vec<Part>, seen: &Ingested, staged: &mut Staged) -> Result<(), Error> {
         let threshold = self.request.budget.limit() * self.settings.memory_percent / 400;
-        let mut updates = self.spool(BY_IDENTITY, threshold);
-        let mut inserts = self.spool(BY_PARTITION, threshold);
+        let schema = match &self.context.fold {
+            Some(fold) => Arc::clone(fold.schema()),
+            None => keyed_schema(&self.request.table_schema),
+        };
+        let mut updates = self.spool(Arc::clone(&schema), BY_IDENTITY, threshold);
+        let mut inserts = self.spool(schema, BY_PARTITION, threshold);
         for part in parts.into_iter().filter(|part| part.rows() > 0) {
             self.context.go_on()?;
             let mut held = self.request.budget.reservation("one part of the batch");
@@ -244,7 +255,11 @@ impl Staging<'_> {
         staged: &mut Staged,
     ) -> Result<Sorted, Error> {
         let rule = OrderingRule::new(&self.request.ordering, &keyed_schema(&self.request.table_schema))?;
-        let rows = Arc::new(KeyedRows::combine(batches, rule.as_ref(), self.deletes, &self.request.budget)?);
+        let (rule, budget) = (rule.as_ref(), &self.request.budget);
+        let rows = Arc::new(match &self.context.fold {
+            Some(fold) => fold_rows(fold, batches, rule, self.deletes, budget, self.settings.batch_rows)?,
+            None => KeyedRows::combine(batches, rule, self.deletes, budget)?,
+        });
         staged.rows_combined += rows.combined;
         let by_slice = self.by_slice(&rows, partitions).await?;
         let mut known = vec![false; rows.winners.len()];
@@ -416,10 +431,15 @@ fn check_columns(request: &StageRequest) -> Result<(), Error> {
     if request.operation == Operation::DeletePartition {
         rules.record_key.clear();
     }
-    // Rows that only delete need no other columns.
-    let schema = if request.operation.only_deletes() { &request.schema } else { &request.table_schema };
-    rules.check(schema).map_err(crate::ingest::key_error)?;
-    OrderingRule::new(&request.ordering, &request.table_schema).map(drop)
+    // Rows that only delete need no other columns, and rows that are folded may lack some.
+    let given = if request.operation.only_deletes() || request.merge.is_some() {
+        &request.schema
+    } else {
+        &request.table_schema
+    };
+    rules.check(given).map_err(crate::ingest::key_error)?;
+    let ordered = if request.operation.only_deletes() { &request.table_schema } else { given };
+    OrderingRule::new(&request.ordering, ordered).map(drop)
 }
 
 fn all_rows(batches: &[RecordBatch]) -> Vec<RowAt> {

@@ -142,7 +142,7 @@ impl Spool {
         };
         let mut parts = Vec::with_capacity(files.len());
         for mut file in files {
-            file.writer.finish().map_err(|e| disk_arrow("ending a temporary file", e))?;
+            file.writer.finish().map_err(|e| spill_error(&self.space, "ending a temporary file", e))?;
             let part = Part { path: file.path, rows: file.rows, _space: self.space.clone() };
             parts.push(part);
         }
@@ -158,7 +158,7 @@ impl Spool {
             let counting =
                 CountingWriter { inner: BufWriter::with_capacity(64 << 10, file), space: self.space.clone() };
             let writer = StreamWriter::try_new(counting, &self.schema)
-                .map_err(|e| disk_arrow("beginning a temporary file", e))?;
+                .map_err(|e| spill_error(&self.space, "beginning a temporary file", e))?;
             files.push(PartFile { path, writer, rows: 0 });
         }
         self.files = Some(files);
@@ -178,7 +178,7 @@ impl Spool {
         for (file, rows) in files.iter_mut().zip(rows_of).filter(|(_, rows)| !rows.is_empty()) {
             let taken =
                 take_record_batch(batch, &UInt32Array::from(rows)).map_err(|e| disk_arrow("dividing rows", e))?;
-            file.writer.write(&taken).map_err(|e| spill_error(&self.space, e))?;
+            file.writer.write(&taken).map_err(|e| spill_error(&self.space, "writing a temporary file", e))?;
             file.rows += taken.num_rows();
         }
         Ok(())
@@ -244,11 +244,11 @@ impl Write for CountingWriter {
     }
 }
 
-fn spill_error(space: &SpillSpace, error: arrow::error::ArrowError) -> Error {
+fn spill_error(space: &SpillSpace, doing: &str, error: arrow::error::ArrowError) -> Error {
     if space.used() > space.0.limit {
         return Error::Spill { limit: space.0.limit };
     }
-    disk_arrow("writing a temporary file", error)
+    disk_arrow(doing, error)
 }
 
 fn disk(doing: &str, error: std::io::Error) -> Error {
@@ -322,5 +322,11 @@ mod tests {
         let mut spool = spool(10, 20_000);
         let refused = (0..100).find_map(|n| spool.push(batch(n * 1000..n * 1000 + 1000)).err());
         assert!(matches!(refused, Some(Error::Spill { limit: 20_000 })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_spill_limit_that_is_reached_before_the_first_row_is_told_as_such() {
+        let refused = spool(10, 100).push(batch(0..1000)).unwrap_err();
+        assert!(matches!(refused, Error::Spill { limit: 100 }), "{refused:?}");
     }
 }

@@ -12,6 +12,7 @@ use tributary_types::{Checkpoint, InstantTime, RECENT_INSTANTS, SourceCheckpoint
 
 use super::{Batch, Ended, Preparation, Prepared, Work};
 use crate::commit::remember;
+use crate::operators;
 use crate::overrides::Move;
 use crate::plan::{Plans, kept_schema, plan_request, window_of};
 use crate::service::Roles;
@@ -68,6 +69,7 @@ impl Batch<'_> {
                 let plans = self.replanned.as_ref().unwrap_or(&opening.plans);
                 next.binding.clone_from(&opening.binding);
                 next.ceiling_millis = plans.ceiling_millis;
+                next.operators = operators::kept(&pipeline.target, &opening.schema, next.operators);
                 next.malformed.clear();
                 next.sources = entries_after(pipeline, plans);
             }

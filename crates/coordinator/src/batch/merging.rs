@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Having the rows merged and staged.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_api::coordinator::Error;
 use tributary_api::merge::{self, MergeRequest, Merged};
-use tributary_api::writer::{self, FileSizes, StageRequest};
+use tributary_api::writer;
 use tributary_types::Fault;
 
 use super::{Batch, Opened, Prepared};
 use crate::plan::{Ends, Opening, Plans, merge_sources, plan_sources, sql_of, steps_of};
 use crate::report::written;
 use crate::source_metrics;
-use crate::target::key_settings;
 
 impl Batch<'_> {
     /// Runs the merge; once more with the same windows when a pinned file vanished meanwhile.
@@ -49,25 +47,7 @@ impl Batch<'_> {
         attempt: u32,
     ) -> Result<Merged, Error> {
         let pipeline = &self.request.pipeline;
-        let stage = StageRequest {
-            url: self.storage.url().to_string(),
-            table_name: prepared.target.config.name.clone(),
-            table_type: prepared.target.config.table_type,
-            instant: opened.instant.clone(),
-            attempt,
-            schema: Arc::clone(&opening.checked.schema),
-            table_schema: Arc::clone(&opening.schema),
-            operation: pipeline.target.operation,
-            keys: key_settings(&pipeline.target, &prepared.target.config),
-            ordering: pipeline.target.ordering.clone(),
-            on_null_key: pipeline.target.on_null_key,
-            files: FileSizes { small: pipeline.target.small_file_limit.0, largest: pipeline.target.max_file_size.0 },
-            slices: Arc::clone(&opened.slices),
-            budget: self.budget.clone(),
-            share: None,
-            spill_bytes: pipeline.limits.spill.0,
-            stop: self.stop.clone(),
-        };
+        let stage = self.stage_request(prepared, opening, opened, attempt);
         let sources = merge_sources(pipeline, plans)?;
         let request =
             MergeRequest { sql: sql_of(pipeline), then: steps_of(pipeline), sources, stage, limits: self.limits() };

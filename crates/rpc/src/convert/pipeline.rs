@@ -28,6 +28,7 @@ pub fn pipeline_to_proto(pipeline: &Pipeline) -> proto::Pipeline {
         accept_binding_change: pipeline.accept_binding_change,
         adopt_legacy_checkpoint: pipeline.adopt_legacy_checkpoint,
         first_start: pipeline.first_start.as_ref().map(start_to_proto),
+        accept_merge_change: pipeline.accept_merge_change,
         sources: pipeline.sources.iter().map(source_to_proto).collect(),
         transforms: pipeline.transforms.iter().map(transform_to_proto).collect(),
         target: Some(target_to_proto(&pipeline.target)),
@@ -51,6 +52,7 @@ pub fn pipeline_from_proto(pipeline: proto::Pipeline) -> Result<Pipeline, Malfor
         accept_binding_change: pipeline.accept_binding_change,
         adopt_legacy_checkpoint: pipeline.adopt_legacy_checkpoint,
         first_start: pipeline.first_start.map(start_from_proto).transpose().map_err(|e| e.within("first_start"))?,
+        accept_merge_change: pipeline.accept_merge_change,
         sources,
         transforms: pipeline.transforms.into_iter().map(transform_from_proto).collect(),
         target: target_from_proto(required(pipeline.target, "target")?).map_err(|e| e.within("target"))?,
@@ -189,6 +191,7 @@ fn target_to_proto(target: &Target) -> proto::Target {
             compact_metadata_commits: Some(target.services.compact_metadata_commits),
             compact_delta_commits: Some(target.services.compact_delta_commits),
         }),
+        merge: target.merge.as_ref().map(json_to_proto),
     }
 }
 
@@ -210,6 +213,7 @@ fn target_from_proto(target: proto::Target) -> Result<Target, Malformed> {
         small_file_limit: ByteSize(target.small_file_bytes.unwrap_or(DEFAULT_SMALL_FILE)),
         max_file_size: ByteSize(target.max_file_bytes.unwrap_or(DEFAULT_MAX_FILE)),
         services: services_from_proto(target.services.unwrap_or_default()),
+        merge: json_from_proto(target.merge, "merge")?,
     })
 }
 

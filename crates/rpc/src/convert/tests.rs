@@ -8,8 +8,8 @@ use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
     ByteSize, Consistency, CsvOptions, FileOptions, Flatten, InsertConflict, JsonOptions, KafkaFormat, KafkaOptions,
-    Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Services,
-    Source, SourceKind, Span, Start, TableType, Target, Tombstones, Transform, Writers,
+    Limits, MergeOperators, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline,
+    ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target, Tombstones, Transform, Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
@@ -106,6 +106,7 @@ pub(crate) fn pipeline() -> Pipeline {
         accept_binding_change: true,
         adopt_legacy_checkpoint: true,
         first_start: Some(Start::Latest),
+        accept_merge_change: true,
         sources,
         transforms: vec![
             Transform { sql: Some("SELECT 1".to_string()), ..Transform::default() },
@@ -134,6 +135,11 @@ pub(crate) fn pipeline() -> Pipeline {
                 compact_metadata_commits: 7,
                 compact_delta_commits: 0,
             },
+            merge: Some(MergeOperators {
+                default: "last_non_null('null')".parse().unwrap(),
+                columns: [("tags".to_string(), "concat('; ')".parse().unwrap())].into(),
+                acknowledge_images: true,
+            }),
         },
         limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },
     }

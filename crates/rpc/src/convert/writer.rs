@@ -7,7 +7,7 @@ use tributary_api::Stop;
 use tributary_api::writer::{ColumnStats, FileSizes, KeySettings, StageRequest, Staged, StagedFile, TargetSlice};
 use tributary_types::MemoryBudget;
 
-use super::{Malformed, WireEnum, count, required, schema_from_bytes, schema_to_bytes};
+use super::{Malformed, WireEnum, count, json_from_proto, json_to_proto, required, schema_from_bytes, schema_to_bytes};
 use crate::proto::writer as proto;
 
 /// A staging for the wire. Of the budget only the writer's share travels.
@@ -35,6 +35,7 @@ pub fn stage_to_proto(request: &StageRequest) -> proto::StageRequest {
         spill_bytes: request.spill_bytes,
         small_file_bytes: request.files.small,
         largest_file_bytes: request.files.largest,
+        merge: request.merge.as_deref().map(json_to_proto),
     }
 }
 
@@ -62,6 +63,7 @@ pub fn stage_from_proto(request: proto::StageRequest) -> Result<StageRequest, Ma
             url_encode: keys.url_encode,
         },
         ordering: request.ordering,
+        merge: json_from_proto(request.merge, "merge")?.map(Arc::new),
         on_null_key: WireEnum::from_wire(request.on_null_key)?,
         files: FileSizes { small: request.small_file_bytes, largest: request.largest_file_bytes },
         slices: Arc::new(slices),

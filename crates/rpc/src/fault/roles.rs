@@ -118,6 +118,7 @@ role_error! { writer::Error, "writer":
     "EMPTY_KEY" => EmptyKey { column }
     "COLUMN_MISSING" => MissingColumn { column, role, present }
     "TYPE_UNSUPPORTED" => Type { column, found, what }
+    "VALUES_UNMERGEABLE" => Fold { column, key, operator, what }
     "SPILL_EXCEEDED" => Spill { limit }
     "STOPPED" => Stopped {}
     "TABLE_CORRUPT" => Corrupt { url, file, detail }
@@ -149,6 +150,7 @@ role_error! { coordinator::Error, "coordinator":
     "BATCH_LOST" => Lost { what }
     "TARGET_MISMATCH" => Target { url, what }
     "BINDING_CHANGED" => Binding { instant }
+    "OPERATORS_CHANGED" => Operators { instant, changes }
     "START_MISSING" => NoStart { source_name }
     "CURSOR_MALFORMED" => MalformedCursor { source_name, instant, detail }
     "OVERRIDE_INVALID" => Override { problems }

@@ -143,6 +143,7 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
                 url_encode: false,
             },
             ordering: Vec::new(),
+            merge: None,
             on_null_key: OnNullKey::Fail,
             files: FileSizes { small: 5, largest: 6 },
             slices: Arc::new(Vec::new()),

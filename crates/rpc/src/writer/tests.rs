@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use tonic::service::Routes;
 use tributary_api::timeline;
 use tributary_api::writer::{ColumnStats, FileSizes, KeySettings, StagedFile, TargetSlice};
-use tributary_types::pipeline::{OnNullKey, Operation};
+use tributary_types::pipeline::{MergeOperators, OnNullKey, Operation};
 use tributary_types::{Code, Fault, MemoryBudget, Retry};
 
 use super::*;
@@ -84,6 +84,11 @@ fn request(url: &str) -> StageRequest {
             url_encode: true,
         },
         ordering: vec!["ts".to_string()],
+        merge: Some(Arc::new(MergeOperators {
+            default: "last_non_null('null')".parse().unwrap(),
+            columns: [("tags".to_string(), "concat('; ')".parse().unwrap())].into(),
+            acknowledge_images: true,
+        })),
         on_null_key: OnNullKey::Drop,
         files: FileSizes { small: 5, largest: 6 },
         slices: Arc::new(vec![TargetSlice {

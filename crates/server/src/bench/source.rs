@@ -130,6 +130,7 @@ impl SourceTable {
                 url_encode: self.table.url_encode,
             },
             ordering: self.table.ordering.clone(),
+            merge: None,
             on_null_key: OnNullKey::Fail,
             files: FileSizes { small: 0, largest: 120 << 20 },
             slices: Arc::new(slices),
