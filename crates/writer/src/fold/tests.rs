@@ -269,6 +269,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(80))]
+
     #[test]
     fn however_events_are_divided_into_commits_and_batches_the_same_is_stored(
         events in prop::collection::vec(event(), 1..30),
