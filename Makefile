@@ -77,7 +77,7 @@ test-apart: setup-build ## Run the integration tests with the roles apart
 
 # setup.sh says where it put Python, Spark's bundle and Java. Its failure must not be lost in an `eval`.
 .PHONY: interop
-interop: build ## Compare with Spark and the `hudi` Python package (downloads about 400 MB the first time)
+interop: build ## Compare with Spark, the `hudi` Python package and a Kafka broker (downloads about 460 MB the first time)
 	@settings="$$(TRIBUTARY_CACHE="$(CACHE)" bash tests/interop/setup.sh)"; set -a; eval "$$settings"; set +a; \
 	TRIBUTARY_BIN="$(CARGO_TARGET_DIR)/debug/tributary" "$$INTEROP_PYTHON" tests/interop/interop.py
 

@@ -37,6 +37,7 @@ from rows import in_order, plain_arrow, plain_spark
 from scenarios import Scenario
 from sparkhudi import META_COLUMNS, HudiTable, start_session
 from standin import StandIn
+from topics import TopicTests
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -80,7 +81,7 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(unittest.TestCase):
+class Interop(TopicTests, unittest.TestCase):
     # Set by main().
     spark = None
     tributary = None
@@ -490,7 +491,10 @@ def main():
     Interop.tributary = choose_tributary(options, Interop.spark)
     Interop.shared_writers = os.environ.get("INTEROP_SHARED_WRITERS") == "1"
     suite = unittest.TestSuite(Interop(name) for name in names)
-    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
+    try:
+        result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
+    finally:
+        TopicTests.stop_broker()
     Interop.spark.stop()
     failed = len(result.failures) + len(result.errors)
     passed = result.testsRun - failed - len(result.skipped)

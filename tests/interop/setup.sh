@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Prepares what the interoperability tests need, once: a Python environment with
-# PySpark and the `hudi` package, and Apache Hudi's Spark bundle. Running it again
+# PySpark and the `hudi` package, Apache Hudi's Spark bundle, and Apache Kafka. Running it again
 # costs next to nothing. Prints KEY=VALUE lines (and keeps them in .../interop/env),
 # so a caller may write:  eval "$(tests/interop/setup.sh)"
 set -euo pipefail
@@ -10,12 +10,15 @@ set -euo pipefail
 # 1.2.0 runs on Spark 3.5 with Java 17 and writes table version 9 by default.
 HUDI_VERSION=1.2.0
 BUNDLE=hudi-spark3.5-bundle_2.12
+# A broker of 4.0 runs with Java 17 and answers what those from 2.4 on do.
+KAFKA_VERSION=4.0.0
 DEPENDENCY_PLUGIN=org.apache.maven.plugins:maven-dependency-plugin:2.8
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 base="${TRIBUTARY_CACHE:-$HOME/.cache/tributary}/interop"
 venv="$base/venv"
 jar="$base/jars/$BUNDLE-$HUDI_VERSION.jar"
+kafka="$base/kafka-$KAFKA_VERSION"
 
 say() { echo "interop setup: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -87,15 +90,42 @@ prepare_bundle() {
     rm -rf "$staging"
 }
 
+# The broker's classes with all that they need. Maven resolves that of a project, so there is one for a moment.
+prepare_kafka() {
+    [ -d "$kafka" ] && return
+    command -v mvn >/dev/null || need_packages Maven maven
+    say "downloading Apache Kafka $KAFKA_VERSION (about 60 MB)"
+    local staging
+    staging="$(mktemp -d "$base/.kafka.XXXXXX")"
+    cat >"$staging/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tributary</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$KAFKA_VERSION</version></dependency>
+    <!-- The broker's own choice, which its artifact leaves to whoever runs it. -->
+    <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-core</artifactId><version>2.24.3</version></dependency>
+    <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.24.3</version></dependency>
+  </dependencies>
+</project>
+POM
+    JAVA_HOME="$java_home" mvn -q -B -f "$staging/pom.xml" "$DEPENDENCY_PLUGIN:copy-dependencies" \
+        -DincludeScope=runtime -DoutputDirectory="$staging/jars" >&2
+    mv "$staging/jars" "$kafka"
+    rm -rf "$staging"
+}
+
 mkdir -p "$base"
 exec 9>"$base/.lock"
 command -v flock >/dev/null && flock 9
 prepare_tools
 prepare_python
 prepare_bundle
+prepare_kafka
 {
     printf 'INTEROP_PYTHON=%q\n' "$venv/bin/python"
     printf 'HUDI_SPARK_BUNDLE=%q\n' "$jar"
+    printf 'KAFKA_LIBRARIES=%q\n' "$kafka"
     printf 'JAVA_HOME=%q\n' "$java_home"
 } >"$base/env.tmp"
 mv "$base/env.tmp" "$base/env"

@@ -11,6 +11,7 @@ mod crashes;
 mod errors;
 mod files;
 mod history;
+mod kafka;
 mod kills;
 mod left_out;
 mod main_job;

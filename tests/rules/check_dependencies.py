@@ -51,6 +51,8 @@ OWNERS = {
     "bzip2": ["sources"],
     "flate2": ["sources"],
     "zstd": ["sources"],
+    # Brokers are talked to by the reader of topics; tests play one.
+    "kafka-protocol": ["sources", "testkit"],
     # Files and storage are hudi's, so that a test can watch and break every single call.
     "object_store": ["hudi", "testkit", "tests"],
     "parquet": ["hudi", "testkit", "tests"],

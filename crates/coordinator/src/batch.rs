@@ -18,7 +18,7 @@ use tributary_hudi::target::{Owner, TableLock, acquire_lock, begin_instant, crea
 use tributary_hudi::{Storage, Timeline, current_file_slices};
 use tributary_types::pipeline::ReadMode;
 use tributary_types::{
-    Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage, location_of,
+    Checkpoint, Fault, InstantTime, MemoryBudget, Outcome, RECENT_INSTANTS, SourceCheckpoint, Stage,
 };
 
 use crate::commit::{Proposal, action_of, commit_metadata, remember};
@@ -515,7 +515,7 @@ impl<'a> Batch<'a> {
                     window: window_of(source, plan),
                     as_of: lookup.then(|| plan.end.clone()),
                     fingerprint: plan.table.fingerprint.clone(),
-                    path: Some(location_of(&source.path).to_string()),
+                    path: Some(source.location()),
                     schema: kept_schema(source, plan),
                     recent: plan.recent[recent..].to_vec(),
                     files: plan.files.as_deref().cloned(),

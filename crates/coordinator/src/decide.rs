@@ -23,6 +23,7 @@ pub(crate) fn begin_of(source: &Source, stored: Option<&Checkpoint>) -> Result<B
         Some(Start::Earliest) => Ok(Begin::Earliest),
         Some(Start::Snapshot) => Ok(Begin::Snapshot),
         Some(Start::At(cursor)) => Ok(Begin::After(cursor.clone())),
+        Some(Start::Timestamp(millis)) => Ok(Begin::Timestamp(*millis)),
         Some(Start::Fail) | None => Err(Error::NoStart { source_name: source.name.clone() }),
     }
 }
@@ -54,12 +55,12 @@ pub(crate) fn check_moved(pipeline: &Pipeline, stored: Option<(&InstantTime, &Ch
     let Some((instant, checkpoint)) = stored.filter(|_| !pipeline.accept_binding_change) else { return Ok(()) };
     for source in &pipeline.sources {
         let known = checkpoint.sources.get(&source.name).and_then(|known| known.path.as_deref());
-        if let Some(before) = known.filter(|before| !same_location(before, &source.path)) {
+        if let Some(before) = known.filter(|before| !same_location(before, &source.location())) {
             return Err(Error::Moved {
                 source_name: source.name.clone(),
                 instant: instant.clone(),
                 before: before.to_string(),
-                now: source.path.clone(),
+                now: source.url(),
             });
         }
     }

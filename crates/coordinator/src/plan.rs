@@ -10,7 +10,7 @@ use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource};
 use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Views};
 use tributary_hudi::{arrow_schema, avro_schema};
-use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source};
+use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source, SourceKind};
 use tributary_types::{Checkpoint, CursorKind, SourceCheckpoint, Window};
 
 use crate::decide::{begin_of, check_binding, check_cursors, check_moved};
@@ -221,7 +221,8 @@ async fn align(
 /// ceiling may have completed after it.
 fn mark_uncut(plans: &mut [SourcePlan]) {
     let any = |kind: CursorKind| plans.iter().any(|plan| plan.end.kind() == kind);
-    let mixed = any(CursorKind::Requested) && (any(CursorKind::Completed) || any(CursorKind::File));
+    let mixed =
+        any(CursorKind::Requested) && (any(CursorKind::Completed) || any(CursorKind::File) || any(CursorKind::Offsets));
     for plan in plans.iter_mut().filter(|plan| mixed && plan.end.kind() == CursorKind::Requested) {
         plan.report.not_a_cut = true;
     }
@@ -260,7 +261,7 @@ fn plan_request(source: &Source, bound: &Bound, stored: Option<&Checkpoint>) -> 
     let stored_cursor = matches!(begin, Begin::After(_)) && known.is_some_and(|known| known.cursor.is_some());
     Ok(PlanRequest {
         source: source.name.clone(),
-        url: source.path.clone(),
+        url: source.url(),
         begin,
         lookup,
         num_instants: source.num_instants,
@@ -305,7 +306,7 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
         let relations = [&plan.changed, &plan.at_end, &plan.at_begin];
         let schema = relations.iter().find_map(|relation| relation.as_ref().map(|r| r.schema.clone()));
         let schema = schema.or_else(|| plan.table.schema.clone()).ok_or_else(|| Error::Target {
-            url: source.path.clone(),
+            url: source.url(),
             what: format!("source `{}` has no schema yet: {}", source.name, without_schema(source)),
         })?;
         let lookup = source.read == ReadMode::Snapshot;
@@ -321,9 +322,12 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
 }
 
 fn without_schema(source: &Source) -> &'static str {
-    match source.kind.is_files() {
-        true => "no file of it was ever read; give one with `files.schema_file`",
-        false => "it never had a commit",
+    match source.kind {
+        SourceKind::Hudi => "it never had a commit",
+        SourceKind::Kafka => "no message of it shows one; give one with `kafka.schema_file`",
+        SourceKind::Csv | SourceKind::Json | SourceKind::Parquet => {
+            "no file of it was ever read; give one with `files.schema_file`"
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use tributary_api::coordinator::Error;
 use tributary_hudi::target::METADATA_DIR;
 use tributary_hudi::{Storage, Stores, has_file_listing, list_directories};
-use tributary_types::pipeline::Pipeline;
+use tributary_types::pipeline::{Pipeline, SourceKind};
 
 use crate::target::{TargetState, target_error};
 
@@ -67,7 +67,7 @@ pub(crate) fn refuse_reading_the_target(
     pipeline: &Pipeline,
     target: &Storage,
 ) -> Result<(), Error> {
-    for source in &pipeline.sources {
+    for source in pipeline.sources.iter().filter(|source| source.kind != SourceKind::Kafka) {
         // A location that cannot be opened is reported by whoever reads it.
         let Ok(storage) = stores.open(&source.path) else { continue };
         if storage.is_at(target) {

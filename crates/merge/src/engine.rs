@@ -130,7 +130,7 @@ impl Engine {
         let script = script::parse(&job.text, casing, settings)?;
         let pool = Arc::new(QueryPool::new(job.limits.budget.clone(), settings.query_share_percent));
         let shape = fit(pool.share(), joins, job.limits.parallelism, settings.batch_rows);
-        let mut state = self.session(job, config(shape, joins), &pool)?;
+        let mut state = self.session(job, config(shape, joins, reads_messages(job)), &pool)?;
         let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
         let mut tables = self.relations(job, &rows_read, shape);
         for view in &script.views {
@@ -250,7 +250,14 @@ fn sort_reservation(share: usize, sorts: usize) -> usize {
     SORT_RESERVATION.min(share / 6 / sorts.max(1))
 }
 
-fn config(shape: Shape, joins: Joins) -> SessionConfig {
+/// Whether the query reads messages of a topic. Of several messages of one key the last one counts, so their order is kept
+/// as far as the query does not change it: rows of a partition are not dealt out to several threads.
+fn reads_messages(job: &Job) -> bool {
+    let mut splits = job.relations.iter().flat_map(|named| &named.relation.splits);
+    splits.any(|split| split.file.as_ref().is_some_and(|file| file.topic.is_some()))
+}
+
+fn config(shape: Shape, joins: Joins, in_order: bool) -> SessionConfig {
     let mut config = SessionConfig::new()
         .with_target_partitions(shape.partitions)
         .with_batch_size(shape.batch_rows)
@@ -261,6 +268,7 @@ fn config(shape: Shape, joins: Joins) -> SessionConfig {
     options.execution.enable_recursive_ctes = false;
     options.optimizer.prefer_hash_join = joins == Joins::Hash;
     options.optimizer.repartition_joins = true;
+    options.optimizer.enable_round_robin_repartition = !in_order;
     config
 }
 

@@ -176,7 +176,7 @@ pub struct ServeArgs {
     /// Where the timeline role is, when it does not run here: `http://HOST:PORT`.
     #[arg(long)]
     pub timeline_address: Option<String>,
-    /// Where the sources role is, which reads directories of files, when it does not run here.
+    /// Where the sources role is, which reads directories of files and topics, when it does not run here.
     #[arg(long)]
     pub sources_address: Option<String>,
     /// Where the checkpoint role is, when it does not run here.

@@ -20,7 +20,7 @@ use crate::roles::{Elsewhere, Parts, Role, host};
 pub struct Embedded {
     /// Reads Hudi tables.
     pub timeline: Arc<dyn Timeline>,
-    /// Reads directories of files.
+    /// Reads directories of files, and topics.
     pub sources: Arc<dyn Timeline>,
     /// Finds cursors.
     pub checkpoints: Arc<dyn Checkpoints>,

@@ -309,13 +309,16 @@ fn source_lines(source: &SourceStatus) -> Vec<String> {
     let (name, report) = (&source.source, &source.report);
     let read = format!("{} files, {}, {} rows", report.files, size(report.bytes), source.rows);
     let Some(window) = &source.window else { return vec![format!("source   {name}: looked up, {read}")] };
-    let mut lines = vec![if matches!(window.end, Cursor::File(_)) {
-        format!("source   {name}: window {window}, {read}, lag {} files", report.lag_instants)
-    } else {
-        format!(
+    let mut lines = vec![match window.end {
+        Cursor::File(_) => format!("source   {name}: window {window}, {read}, lag {} files", report.lag_instants),
+        Cursor::Offsets(_) => format!(
+            "source   {name}: window {window}, at most {} messages of {} partitions, {} rows, lag {} messages",
+            report.instants, report.files, source.rows, report.lag_instants
+        ),
+        Cursor::Requested(_) | Cursor::Completed(_) => format!(
             "source   {name}: window {window}, {} commits, {read}, lag {} commits ({} s), headroom {} commits",
             report.instants, report.lag_instants, report.lag_seconds, report.headroom_instants
-        )
+        ),
     }];
     let mut more = |what: String| lines.push(format!("         {name}: {what}"));
     let requested = [("begins after", &report.begin_requested), ("ends with", &report.end_requested)];
@@ -334,14 +337,19 @@ fn source_lines(source: &SourceStatus) -> Vec<String> {
     }
     if report.not_a_cut {
         more(
-            "not a cut: its commits are ordered by request, or its files by name, those of other sources by time"
-                .to_string(),
+            match window.end {
+                Cursor::Offsets(_) => "not a cut: `kafka.max_events` ends it before the time at which other sources end",
+                _ => "not a cut: its commits are ordered by request, or its files by name, those of other sources by time",
+            }
+            .to_string(),
         );
     }
     if !report.late_files.is_empty() {
         more(format!("behind the cursor, and read: {}", report.late_files.join(", ")));
     }
-    if report.left_out_files > 0 {
+    if report.left_out_files > 0 && matches!(window.end, Cursor::Offsets(_)) {
+        more(format!("{} offsets are gone and lost: {}", report.left_out_files, report.left_out.join(", ")));
+    } else if report.left_out_files > 0 {
         more(format!("{} behind the cursor, left out: {}", report.left_out_files, report.left_out.join(", ")));
     }
     lines
@@ -524,6 +532,17 @@ mod tests {
         blocked.report.skipped = Some("column `a` is Utf8".to_string());
         let text = source_lines(&blocked).join("\n");
         for part in ["commits after 20250101000000005 wait", "left out, its cursor stays: column `a` is Utf8"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        let topic = status("offsets:clicks,0:42,1:17", |report| {
+            (report.instants, report.files, report.left_out_files) = (59, 2, 3);
+            report.left_out = vec!["partition 1: offsets 4 to 6".to_string()];
+        });
+        let text = source_lines(&topic).join("\n");
+        for part in [
+            "window (start, offsets:clicks,0:42,1:17], at most 59 messages of 2 partitions, 0 rows, lag 3 messages",
+            "3 offsets are gone and lost: partition 1: offsets 4 to 6",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
         let nine = status("completed:20250101000000009", |report| {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tributary_types::pipeline::Pipeline;
+use tributary_types::pipeline::{Pipeline, SourceKind};
 
 /// Why a pipeline file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -43,22 +43,25 @@ pub fn load(path: &Path) -> Result<Pipeline, Error> {
     if !problems.is_empty() {
         return Err(Error::Invalid { path: path.to_path_buf(), problems });
     }
-    for source in &mut pipeline.sources {
+    for source in pipeline.sources.iter_mut().filter(|source| source.kind != SourceKind::Kafka) {
         source.path = resolve(directory, &source.path);
     }
+    let read = |file: &str| {
+        let path = directory.join(file);
+        std::fs::read_to_string(&path).map_err(|source| Error::Read { path, source })
+    };
     for source in &mut pipeline.sources {
         if let Some(file) = source.files.schema_file.take() {
-            let file = directory.join(file);
-            let schema = std::fs::read_to_string(&file).map_err(|source| Error::Read { path: file, source })?;
-            source.files.schema = Some(schema);
+            source.files.schema = Some(read(&file)?);
+        }
+        if let Some(file) = source.kafka.schema_file.take() {
+            source.kafka.schema = Some(read(&file)?);
         }
     }
     pipeline.target.path = resolve(directory, &pipeline.target.path);
     for transform in &mut pipeline.transforms {
         if let Some(file) = transform.sql_file.take() {
-            let file = directory.join(file);
-            let sql = std::fs::read_to_string(&file).map_err(|source| Error::Read { path: file, source })?;
-            transform.sql = Some(sql);
+            transform.sql = Some(read(&file)?);
         }
     }
     Ok(pipeline)
@@ -176,6 +179,23 @@ record_key = ["id"]
         let misspelt = GOOD.replacen("start = ", "kind = \"csv\"\ncsv = {heeder = true}\nstart = ", 1);
         let refused = load_text(&misspelt).unwrap_err().to_string();
         assert!(refused.contains("did you mean `header`?"), "{refused}");
+    }
+
+    #[test]
+    fn a_topic_has_no_path_and_its_schema_file_is_read() {
+        let kafka = "kind = \"kafka\"\nbrokers = \"localhost:9092\"\ntopic = \"orders\"\nformat = \"json\"\n\
+                     kafka = {schema_file = \"merge.sql\"}\n";
+        let text = GOOD.replacen("path = \"tables/orders\"\n", kafka, 1).replacen(
+            "snapshot",
+            "timestamp:2025-01-31T10:00:00Z",
+            1,
+        );
+        let pipeline = load_text(&text).unwrap();
+        assert_eq!(pipeline.sources[0].kafka.schema.as_deref(), Some("SELECT 1"));
+        assert_eq!(pipeline.sources[0].url(), "kafka://localhost:9092/orders");
+        assert_eq!(pipeline.validate(), Vec::<String>::new(), "a server checks it again");
+        let refused = load_text(&text.replace("\"json\"", "\"avro\"")).unwrap_err().to_string();
+        assert!(refused.contains("`format = \"avro\"` is not there yet"), "{refused}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whoever reads a source: the timeline role for tables, the sources role for files. Callers see one reader.
+//! Whoever reads a source: the timeline role for tables, the sources role for files and topics. Callers see one reader.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use tributary_types::{Code, Retry};
 pub struct Readers {
     /// Reads Hudi tables.
     pub tables: Option<Arc<dyn Timeline>>,
-    /// Reads directories of files.
+    /// Reads directories of files, and topics.
     pub files: Option<Arc<dyn Timeline>>,
 }
 
 impl Readers {
     fn for_files(&self, files: bool) -> Result<&Arc<dyn Timeline>, Error> {
         let (reader, role, what) = match files {
-            true => (&self.files, "sources", "directories of files"),
+            true => (&self.files, "sources", "directories of files and topics"),
             false => (&self.tables, "timeline", "Hudi tables"),
         };
         reader.as_ref().ok_or_else(|| Error::Other {

@@ -29,7 +29,7 @@ pub enum Role {
     Writer,
     /// Runs batches; calls timeline, checkpoint and merge.
     Coordinator,
-    /// Reads directories of files.
+    /// Reads directories of files, and topics.
     Sources,
 }
 
@@ -70,7 +70,7 @@ pub struct Missing {
 pub struct Elsewhere {
     /// Reads Hudi tables.
     pub timeline: Option<Arc<dyn Timeline>>,
-    /// Reads directories of files.
+    /// Reads directories of files, and topics.
     pub sources: Option<Arc<dyn Timeline>>,
     /// Finds cursors.
     pub checkpoints: Option<Arc<dyn Checkpoints>>,
@@ -85,7 +85,7 @@ pub struct Elsewhere {
 pub struct Hosted {
     /// Reads Hudi tables.
     pub timeline: Option<Arc<dyn Timeline>>,
-    /// Reads directories of files.
+    /// Reads directories of files, and topics.
     pub sources: Option<Arc<dyn Timeline>>,
     /// Finds cursors.
     pub checkpoints: Option<Arc<dyn Checkpoints>>,

@@ -91,8 +91,9 @@ fn begin_of(request: &PlanRequest, facts: &Facts<'_>) -> Result<FilePosition, Er
             Err(unfit(format!("its cursor {position} is in another order than `files.order = \"{order}\"`")))
         }
         Begin::After(cursor) => {
-            Err(unfit(format!("its cursor {cursor} is one of a table, not of a directory of files")))
+            Err(unfit(format!("its cursor {cursor} is one of a table or a topic, not of a directory of files")))
         }
+        Begin::Timestamp(_) => Err(unfit("only a topic begins at a time of day".to_string())),
     }
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Objects of JSON, one a line, or in arrays.
 
-mod build;
+pub(crate) mod build;
 mod decoder;
 mod infer;
 #[cfg(test)]
 mod tests;
-mod value;
+pub(crate) mod value;
 
 use tributary_types::pipeline::{BadRecords, JsonOptions};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sources role: reads directories of CSV, JSON and Parquet files incrementally.
+//! The sources role: reads directories of CSV, JSON and Parquet files, and Kafka topics, incrementally.
 //!
 //! A plan fixes which whole files a window holds, each with its size and what the store calls its content. A file that
 //! is gone or has other content when it is read is an error, so what was planned is what is delivered. The cursor is
@@ -19,6 +19,7 @@ mod fetch;
 mod glob;
 mod inflate;
 mod json;
+mod kafka;
 mod listing;
 pub mod metrics;
 mod parquet;

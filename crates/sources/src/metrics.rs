@@ -28,6 +28,15 @@ pub const UNKNOWN_FIELDS: &str = "tributary_sources_unknown_fields_total";
 /// Keys that an object of JSON had twice.
 pub const DUPLICATE_KEYS: &str = "tributary_sources_duplicate_keys_total";
 
+/// Offsets of a topic after the window's end.
+pub const LAG_MESSAGES: &str = "tributary_sources_lag_messages";
+/// Offsets of a topic in the window: as many messages at most.
+pub const WINDOW_MESSAGES: &str = "tributary_sources_window_messages";
+/// Offsets of a topic that were gone before they were read, and were passed over.
+pub const LOST_MESSAGES: &str = "tributary_sources_lost_messages_total";
+/// Messages without a value, with the label `outcome`: `deleted` or `ignored`.
+pub const TOMBSTONES: &str = "tributary_sources_tombstones_total";
+
 /// Registers help texts with the recorder of the process.
 pub fn describe() {
     metrics::describe_gauge!(LAG_FILES, "files after the window's end");
@@ -41,6 +50,13 @@ pub fn describe() {
     metrics::describe_counter!(DROPPED_RECORDS, "records that were no good and left out");
     metrics::describe_counter!(UNKNOWN_FIELDS, "fields that the schema has no place for");
     metrics::describe_counter!(DUPLICATE_KEYS, "keys that an object of JSON had twice");
+    metrics::describe_gauge!(LAG_MESSAGES, "offsets of a topic after the window's end");
+    metrics::describe_gauge!(WINDOW_MESSAGES, "offsets of a topic in the window planned last");
+    metrics::describe_counter!(
+        LOST_MESSAGES,
+        "offsets of a topic that were gone before they were read, and passed over"
+    );
+    metrics::describe_counter!(TOMBSTONES, "messages without a value, by outcome");
 }
 
 pub(crate) fn record_plan(plan: &SourcePlan, listed: usize, late_files: u64) {
@@ -56,6 +72,22 @@ pub(crate) fn record_plan(plan: &SourcePlan, listed: usize, late_files: u64) {
     };
     late("read", late_files);
     late("left_out", plan.report.left_out_files);
+}
+
+/// Records the plan of a topic.
+pub(crate) fn record_topic(plan: &SourcePlan) {
+    let source = plan.source.to_string();
+    metrics::gauge!(LAG_MESSAGES, "source" => source.clone()).set(plan.report.lag_instants as f64);
+    metrics::gauge!(WINDOW_MESSAGES, "source" => source.clone()).set(plan.report.instants as f64);
+    metrics::counter!(LOST_MESSAGES, "source" => source).increment(plan.report.left_out_files);
+}
+
+pub(crate) fn record_tombstones(source: &str, deleted: u64, ignored: u64) {
+    let count = |outcome: &'static str, value: u64| {
+        metrics::counter!(TOMBSTONES, "source" => source.to_string(), "outcome" => outcome).increment(value);
+    };
+    count("deleted", deleted);
+    count("ignored", ignored);
 }
 
 pub(crate) fn record_failure(source: &str, reason: &'static str) {

@@ -11,7 +11,7 @@ use tributary_api::timeline::{
     Timeline, WindowReport,
 };
 use tributary_hudi::{Entry, Storage, Stores};
-use tributary_types::pipeline::{FileFormat, TableType, UnknownColumns};
+use tributary_types::pipeline::{FileFormat, TableType, TopicSource, UnknownColumns};
 use tributary_types::{Clock, Cursor, Fault, FilePosition, Zone};
 
 use crate::decide::{Facts, Window, decide, is_uncut};
@@ -19,12 +19,12 @@ use crate::fault::fault;
 use crate::listing::{Listed, Rules};
 use crate::settings::Settings;
 use crate::settle::{Settling, settle};
-use crate::{metrics, read, schema};
+use crate::{kafka, metrics, read, schema};
 
 /// How often a plan whose files move under it is made anew.
 const ATTEMPTS: usize = 3;
 
-/// Reads directories of files.
+/// Reads directories of files, and topics.
 pub struct Service {
     stores: Arc<dyn Stores>,
     clock: Arc<dyn Clock>,
@@ -37,7 +37,22 @@ impl Service {
         Service { stores, clock, settings }
     }
 
+    async fn plan_topic(
+        &self,
+        request: &PlanRequest,
+        files: &FilesRequest,
+        topic: &TopicSource,
+    ) -> Result<SourcePlan, Error> {
+        let log = kafka::Client::new(topic.clone());
+        let plan = Box::pin(kafka::plan(request, files, topic, &log, self.clock.now_millis())).await?;
+        metrics::record_topic(&plan);
+        Ok(plan)
+    }
+
     async fn try_plan(&self, request: &PlanRequest, files: &FilesRequest) -> Result<SourcePlan, Error> {
+        if let Some(topic) = &files.source.topic {
+            return self.plan_topic(request, files, topic).await;
+        }
         let url = &request.url;
         let refuse = |problems: Vec<String>| Error::Unsupported {
             url: url.clone(),
@@ -153,6 +168,7 @@ impl Planned<'_> {
                 modified_millis: file.modified_millis,
                 e_tag: file.e_tag.clone(),
                 strict,
+                topic: None,
             }),
         }
     }
@@ -219,6 +235,12 @@ impl Timeline for Service {
 
     async fn read(&self, request: ReadRequest) -> Result<RowStream, Error> {
         let url = request.split.url.clone();
+        if let Some(file) = &request.split.file
+            && let Some(split) = &file.topic
+        {
+            let log = Arc::new(kafka::Client::new(split.source.as_ref().clone()));
+            return kafka::read(log, &file.clone(), &split.clone(), request, self.settings.part_bytes);
+        }
         let storage = self.stores.open(&url).map_err(fault(&url))?;
         read::read(&storage, request, self.settings.part_bytes).await
     }

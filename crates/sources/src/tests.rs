@@ -31,7 +31,7 @@ impl Directory {
             "json" => FileFormat::Json(serde_json::from_value(format).unwrap()),
             _ => FileFormat::Parquet,
         };
-        let source = FileSource { files: serde_json::from_value(files).unwrap(), format };
+        let source = FileSource { files: serde_json::from_value(files).unwrap(), format, topic: None };
         // Small parts, so that every file comes in several.
         let settings = Settings { part_bytes: 7, ..Settings::default() };
         let service = Service::new(Arc::new(SystemStores::new()), Arc::new(SystemClock), settings);

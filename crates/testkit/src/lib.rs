@@ -8,6 +8,7 @@ mod faulty;
 mod fixtures;
 mod ghost;
 mod held;
+pub mod kafka;
 mod memory_stores;
 mod parquet_file;
 mod recorded;

@@ -114,6 +114,17 @@ pub(crate) fn decide(request: &PlanRequest, facts: &Facts<'_>) -> Result<Step, E
             version: facts.version,
             hint: "it is a place among files; give the source another name if it was a directory of files before",
         }),
+        Begin::After(cursor @ Cursor::Offsets(_)) => Err(Error::Clock {
+            source_name: request.source.clone(),
+            url: request.url.clone(),
+            cursor: cursor.clone(),
+            version: facts.version,
+            hint: "it counts messages of a topic; give the source another name if it was a topic before",
+        }),
+        Begin::Timestamp(_) => Err(Error::Unsupported {
+            url: request.url.clone(),
+            what: format!("source `{}`: only a topic begins at a time of day", request.source),
+        }),
     }
 }
 

@@ -77,7 +77,7 @@ impl Table {
     pub(crate) fn frontier_millis(&self, margin_millis: i64) -> i64 {
         let listed = self.listed_millis.saturating_sub(margin_millis);
         let hole = match self.kind() {
-            CursorKind::Completed | CursorKind::File => None,
+            CursorKind::Completed | CursorKind::File | CursorKind::Offsets => None,
             CursorKind::Requested => self.pending.first().and_then(|(at, _)| at.epoch_millis(self.config.zone)),
         };
         hole.map_or(listed, |hole| listed.min(hole - 1))

@@ -116,7 +116,7 @@ pub enum Answer<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceCheckpoint {
-    /// Kind of source: `hudi`, `csv`, `json` or `parquet`.
+    /// Kind of source: `hudi`, `csv`, `json`, `parquet` or `kafka`.
     pub kind: String,
     /// How far it was read; absent for a source that is only looked up (`read = "snapshot"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,7 +139,7 @@ pub struct SourceCheckpoint {
     /// The newest delivered instants (requested times), oldest first, at most [`RECENT_INSTANTS`].
     #[serde(default)]
     pub recent: Vec<InstantTime>,
-    /// What is remembered of the files of a directory.
+    /// What is remembered of the files of a directory; of a topic only the schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FileState>,
 }
@@ -342,8 +342,8 @@ pub fn same_location(one: &str, other: &str) -> bool {
 
 /// The flat form of `sources`: the metadata key and its value. `None` when there is no cursor to write.
 ///
-/// One Hudi source: what the Java source of that kind writes under the key it uses. Several: `name=value,…` in
-/// byte order of the names.
+/// One source: what the Java source of that kind writes under the key it uses. Several: `name=value,…` in byte order of
+/// the names.
 pub fn flat_form(sources: &BTreeMap<SourceName, SourceCheckpoint>) -> Option<(&'static str, String)> {
     let cursors: Vec<(&SourceName, &Cursor)> =
         sources.iter().filter_map(|(name, source)| source.cursor.as_ref().map(|cursor| (name, cursor))).collect();
@@ -352,10 +352,12 @@ pub fn flat_form(sources: &BTreeMap<SourceName, SourceCheckpoint>) -> Option<(&'
         [(_, Cursor::Completed(instant))] => Some((FLAT_KEY_V2, instant.to_string())),
         [(_, Cursor::Requested(instant))] => Some((FLAT_KEY, instant.to_string())),
         [(_, Cursor::File(position))] => Some((FLAT_KEY, flat_position(position))),
+        [(_, Cursor::Offsets(offsets))] => Some((FLAT_KEY, offsets.to_string())),
         several => {
             let value = |cursor: &Cursor| match cursor {
                 Cursor::Requested(instant) | Cursor::Completed(instant) => instant.to_string(),
                 Cursor::File(position) => percent_encoded(&flat_position(position)),
+                Cursor::Offsets(offsets) => percent_encoded(&offsets.to_string()),
             };
             let entries: Vec<String> =
                 several.iter().map(|(name, cursor)| format!("{name}={}", value(cursor))).collect();
@@ -580,6 +582,8 @@ mod tests {
         assert_eq!(flat_form(&named), Some((FLAT_KEY, "2025-01-01.csv".to_string())));
         let unread = BTreeMap::from([(name("clicks"), source("file:modified:-:"))]);
         assert_eq!(flat_form(&unread), Some((FLAT_KEY, "0".to_string())));
+        let topic = BTreeMap::from([(name("a"), source("offsets:clicks,0:42,1:17"))]);
+        assert_eq!(flat_form(&topic), Some((FLAT_KEY, "clicks,0:42,1:17".to_string())));
     }
 
     #[test]

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{FilePosition, FilePositionError};
 use crate::instant::{InstantError, InstantTime, Zone};
+use crate::offsets::{TopicOffsets, TopicOffsetsError};
 
 /// How far a source has been read: for a table in the clock that its version orders commits by, for a directory of
-/// files in the order of its files.
+/// files in the order of its files, for a topic by the offsets of its partitions.
 ///
 /// Table version 6 has no completion times, so its cursor is the requested time; versions 8 and 9 are read in the
 /// order in which commits completed. Kinds never compare: see [`Cursor::same_clock`].
@@ -23,6 +24,8 @@ pub enum Cursor {
     Completed(InstantTime),
     /// Every file up to this place was read.
     File(FilePosition),
+    /// Every message before these offsets was read.
+    Offsets(TopicOffsets),
 }
 
 /// What a cursor counts in.
@@ -34,6 +37,8 @@ pub enum CursorKind {
     Completed,
     /// Files.
     File,
+    /// Messages of a topic.
+    Offsets,
 }
 
 impl CursorKind {
@@ -46,7 +51,7 @@ impl CursorKind {
     pub fn at(self, instant: InstantTime) -> Cursor {
         match self {
             CursorKind::Requested => Cursor::Requested(instant),
-            CursorKind::Completed | CursorKind::File => Cursor::Completed(instant),
+            CursorKind::Completed | CursorKind::File | CursorKind::Offsets => Cursor::Completed(instant),
         }
     }
 }
@@ -55,7 +60,10 @@ impl CursorKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
     /// The text names no clock.
-    #[error("`{text}` is not a cursor: expected `requested:<instant>`, `completed:<instant>` or `file:<position>`")]
+    #[error(
+        "`{text}` is not a cursor: expected `requested:<instant>`, `completed:<instant>`, `file:<position>` or \
+         `offsets:<topic>,<partition>:<next offset>,…`"
+    )]
     NoClock {
         /// The refused text.
         text: String,
@@ -66,14 +74,17 @@ pub enum CursorError {
     /// What follows is no place among files.
     #[error(transparent)]
     File(#[from] FilePositionError),
+    /// What follows says no offsets.
+    #[error(transparent)]
+    Offsets(#[from] TopicOffsetsError),
 }
 
 impl Cursor {
-    /// The instant, whatever the clock; `None` among files.
+    /// The instant, whatever the clock; `None` among files and messages.
     pub fn instant(&self) -> Option<&InstantTime> {
         match self {
             Cursor::Requested(instant) | Cursor::Completed(instant) => Some(instant),
-            Cursor::File(_) => None,
+            Cursor::File(_) | Cursor::Offsets(_) => None,
         }
     }
 
@@ -82,6 +93,7 @@ impl Cursor {
         match self {
             Cursor::Requested(instant) | Cursor::Completed(instant) => instant.epoch_millis(zone),
             Cursor::File(position) => position.millis.filter(|_| !position.is_start()),
+            Cursor::Offsets(_) => None,
         }
     }
 
@@ -91,6 +103,7 @@ impl Cursor {
             Cursor::Requested(_) => CursorKind::Requested,
             Cursor::Completed(_) => CursorKind::Completed,
             Cursor::File(_) => CursorKind::File,
+            Cursor::Offsets(_) => CursorKind::Offsets,
         }
     }
 
@@ -106,6 +119,7 @@ impl fmt::Display for Cursor {
             Cursor::Requested(instant) => write!(f, "requested:{instant}"),
             Cursor::Completed(instant) => write!(f, "completed:{instant}"),
             Cursor::File(position) => write!(f, "file:{position}"),
+            Cursor::Offsets(offsets) => write!(f, "offsets:{offsets}"),
         }
     }
 }
@@ -118,6 +132,7 @@ impl FromStr for Cursor {
             Some(("requested", instant)) => Ok(Cursor::Requested(instant.parse()?)),
             Some(("completed", instant)) => Ok(Cursor::Completed(instant.parse()?)),
             Some(("file", position)) => Ok(Cursor::File(position.parse()?)),
+            Some(("offsets", offsets)) => Ok(Cursor::Offsets(offsets.parse()?)),
             _ => Err(CursorError::NoClock { text: text.to_string() }),
         }
     }
@@ -168,8 +183,12 @@ mod tests {
 
     #[test]
     fn a_cursor_reads_back_what_it_prints() {
-        for text in ["completed:20250606182826197", "requested:20250606182826", "file:modified:1735689600000:a/b:c.csv"]
-        {
+        for text in [
+            "completed:20250606182826197",
+            "requested:20250606182826",
+            "file:modified:1735689600000:a/b:c.csv",
+            "offsets:clicks,0:42,1:17",
+        ] {
             assert_eq!(text.parse::<Cursor>().unwrap().to_string(), text);
         }
     }

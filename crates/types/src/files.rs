@@ -112,7 +112,7 @@ impl From<FilePosition> for String {
     }
 }
 
-/// What is remembered of a directory beside the position: which files near it were read, so that late and changed ones
+/// What is remembered of a directory beside the position (of a topic, beside its offsets, only the schema): which files near it were read, so that late and changed ones
 /// are noticed, and the names and types that were settled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

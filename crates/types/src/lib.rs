@@ -14,6 +14,7 @@ mod files;
 mod instant;
 mod memory;
 mod names;
+mod offsets;
 mod outcome;
 pub mod pipeline;
 
@@ -29,4 +30,5 @@ pub use files::{FILES_KEPT, FILES_KNOWN, FilePosition, FilePositionError, FileSt
 pub use instant::{InstantError, InstantTime, Zone};
 pub use memory::{MemoryBudget, MemoryExceeded, Reservation};
 pub use names::{BatchName, NameError, PipelineName, RequestId, SourceName};
+pub use offsets::{TopicOffsets, TopicOffsetsError, is_topic_name};
 pub use outcome::{Outcome, Stage};

@@ -5,26 +5,27 @@
 //! is checked when the pipeline is planned.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cursor::Cursor;
-use crate::instant::InstantTime;
 use crate::names::{PipelineName, SourceName};
 
 mod files;
+mod kafka;
 mod policies;
 mod services;
+mod source;
 mod units;
 
 pub use files::{
     BadRecords, CsvOptions, CsvPreset, DuplicateNames, FileFormat, FileOptions, FileOrder, FileSource, JsonOptions,
     LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
 };
+pub use kafka::{KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource};
 pub use policies::{OnHole, OnLate, OnMalformedCursor, OnStale};
 pub use services::Services;
+pub use source::{OnUnused, ReadMode, Source, SourceKind, Start};
 pub use units::{ByteSize, Span};
 
 /// A whole pipeline.
@@ -62,190 +63,6 @@ pub enum Consistency {
     Independent,
     /// All sources end at one shared commit-time ceiling.
     Aligned,
-}
-
-/// One source.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Source {
-    /// Name in SQL (`<SRC:name>`) and in the cursors.
-    pub name: SourceName,
-    /// Kind of source.
-    #[serde(default)]
-    pub kind: SourceKind,
-    /// Base path or URL of the table.
-    pub path: String,
-    /// What the source contributes to a batch.
-    #[serde(default)]
-    pub read: ReadMode,
-    /// Where to start when the target knows no cursor of it.
-    #[serde(default)]
-    pub start: Option<Start>,
-    /// At most this many commits in one window.
-    #[serde(default = "default_num_instants")]
-    pub num_instants: usize,
-    /// What to do when the next commits were archived or their files cleaned.
-    #[serde(default)]
-    pub on_stale: OnStale,
-    /// What to do when commits follow one that is pending, on tables that are read in the order of requests (version 6).
-    #[serde(default)]
-    pub on_hole: OnHole,
-    /// What to do when a commit that completed inside a window already read shows up.
-    #[serde(default)]
-    pub on_late_instant: OnLate,
-    /// What to do when the target's entry for the source cannot be read.
-    #[serde(default)]
-    pub on_malformed_cursor: OnMalformedCursor,
-    /// Leave the source out of a batch, its cursor where it is, when its files do not fit the table's schema.
-    #[serde(default)]
-    pub skip_on_schema_failure: bool,
-    /// Show the five `_hoodie_*` columns to SQL.
-    #[serde(default)]
-    pub meta_columns: bool,
-    /// What to do when no placeholder uses the source.
-    #[serde(default)]
-    pub unused: OnUnused,
-    /// Which files, where the source is a directory of files.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub files: FileOptions,
-    /// What their bytes mean, where they are CSV.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub csv: CsvOptions,
-    /// What their bytes mean, where they are JSON.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub json: JsonOptions,
-}
-
-impl Source {
-    /// What is particular to files; `None` for a table.
-    pub fn file_source(&self) -> Option<FileSource> {
-        let format = match self.kind {
-            SourceKind::Hudi => return None,
-            SourceKind::Csv => FileFormat::Csv(Box::new(self.csv.clone())),
-            SourceKind::Json => FileFormat::Json(self.json.clone()),
-            SourceKind::Parquet => FileFormat::Parquet,
-        };
-        Some(FileSource { files: self.files.clone(), format })
-    }
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    value == &T::default()
-}
-
-fn default_num_instants() -> usize {
-    5
-}
-
-/// Kind of a source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SourceKind {
-    /// An Apache Hudi table.
-    #[default]
-    Hudi,
-    /// A directory of CSV files.
-    Csv,
-    /// A directory of JSON files.
-    Json,
-    /// A directory of Parquet files.
-    Parquet,
-}
-
-impl SourceKind {
-    /// The name in checkpoints.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SourceKind::Hudi => "hudi",
-            SourceKind::Csv => "csv",
-            SourceKind::Json => "json",
-            SourceKind::Parquet => "parquet",
-        }
-    }
-
-    /// Whether it is a directory of files.
-    pub fn is_files(self) -> bool {
-        self != SourceKind::Hudi
-    }
-}
-
-/// What a source contributes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReadMode {
-    /// The rows changed since the cursor.
-    #[default]
-    Incremental,
-    /// The whole table as of the batch, for look-ups. Alone it never makes a batch.
-    Snapshot,
-}
-
-/// Where a source starts when the target knows no cursor of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Start {
-    /// Deliver the newest commit and nothing before it.
-    Latest,
-    /// Deliver every commit that is still on the timeline, and refuse if any is not.
-    Earliest,
-    /// Deliver the whole table.
-    Snapshot,
-    /// Deliver what came after this cursor.
-    At(Cursor),
-    /// Refuse: a cursor must exist.
-    Fail,
-}
-
-impl fmt::Display for Start {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Start::Latest => f.write_str("latest"),
-            Start::Earliest => f.write_str("earliest"),
-            Start::Snapshot => f.write_str("snapshot"),
-            Start::At(cursor) => cursor.fmt(f),
-            Start::Fail => f.write_str("fail"),
-        }
-    }
-}
-
-impl TryFrom<String> for Start {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        match text.as_str() {
-            "latest" => Ok(Start::Latest),
-            "earliest" => Ok(Start::Earliest),
-            "snapshot" => Ok(Start::Snapshot),
-            "fail" => Ok(Start::Fail),
-            // A bare instant is a completion time, the clock of all table versions but 6.
-            other => match other.parse::<InstantTime>() {
-                Ok(instant) => Ok(Start::At(Cursor::Completed(instant))),
-                Err(_) => other.parse::<Cursor>().map(Start::At).map_err(|_| {
-                    format!(
-                        "`start = \"{other}\"` is none of latest, earliest, snapshot, fail, an instant, \
-                         `completed:<instant>`, `requested:<instant>` or `file:<position>`"
-                    )
-                }),
-            },
-        }
-    }
-}
-
-impl From<Start> for String {
-    fn from(start: Start) -> Self {
-        start.to_string()
-    }
-}
-
-/// What to do when no placeholder uses a source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnUnused {
-    /// Refuse the pipeline: the source's cursor would move unseen.
-    #[default]
-    Fail,
-    /// Let the cursor move all the same.
-    Allow,
 }
 
 /// One step of the merge.
@@ -468,7 +285,7 @@ impl Pipeline {
                 )),
                 None => {}
             }
-            if source.path.trim().is_empty() {
+            if source.kind != SourceKind::Kafka && source.path.trim().is_empty() {
                 problems.push(format!("source `{}` has no `path`", source.name));
             }
             if source.num_instants == 0 {
@@ -483,8 +300,10 @@ impl Pipeline {
             }
             let Source { name, kind, files, csv, json, .. } = source;
             problems.extend(files::problems(name.as_str(), *kind, files, csv, json));
+            problems.extend(kafka::problems(source));
+            problems.extend(source::start_problem(source));
             if let Some(Start::At(cursor)) = &source.start
-                && kind.is_files() != matches!(cursor, Cursor::File(_))
+                && !kind.fits(cursor)
             {
                 problems.push(format!(
                     "source `{name}`: `start = \"{cursor}\"` is no place in a source of `kind = \"{}\"`",
@@ -555,7 +374,8 @@ impl Pipeline {
             ));
         }
         problems.extend(target.services.problems());
-        if self.sources.iter().any(|source| same_path(&source.path, &target.path)) {
+        let is_target = |source: &Source| source.kind != SourceKind::Kafka && same_path(&source.path, &target.path);
+        if self.sources.iter().any(is_target) {
             problems.push(format!("`target.path` `{}` is also a source: a batch would read itself", target.path));
         }
     }
@@ -660,6 +480,11 @@ mod tests {
         let at = Start::try_from("20250606182826197".to_string()).unwrap();
         assert_eq!(at.to_string(), "completed:20250606182826197");
         assert!(Start::try_from("newest".to_string()).unwrap_err().contains("none of latest"));
+        for time in ["timestamp:2025-01-31T11:00:00+01:00", "timestamp:1738317600000"] {
+            assert_eq!(Start::try_from(time.to_string()).unwrap(), Start::Timestamp(1_738_317_600_000), "{time}");
+        }
+        let seconds = Start::try_from("timestamp:1738317600".to_string()).unwrap_err();
+        assert!(seconds.contains("milliseconds"), "{seconds}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tributary_types::InstantTime;
 /// Figures of one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowReport {
-    /// Data commits in the window.
+    /// Data commits in the window; of a topic the offsets in it, which is how many messages there are at most.
     pub instants: usize,
     /// Base and log files pinned for all relations.
     pub files: usize,
@@ -15,7 +15,7 @@ pub struct WindowReport {
     pub bytes: u64,
     /// Oldest pending data instant on the timeline.
     pub oldest_pending: Option<InstantTime>,
-    /// Data commits after the window's end that are complete already.
+    /// Data commits after the window's end that are complete already; of a topic offsets.
     pub lag_instants: usize,
     /// Seconds between the window's end and the newest complete commit.
     pub lag_seconds: u64,
@@ -42,10 +42,11 @@ pub struct WindowReport {
     /// [`NAMES_REPORTED`].
     #[serde(default)]
     pub late_files: Vec<String>,
-    /// Files that appeared too late, or changed, and are left out as the source says. The first [`NAMES_REPORTED`].
+    /// Files that appeared too late, or changed, and are left out as the source says; of a topic, partitions with the
+    /// offsets that are lost. The first [`NAMES_REPORTED`].
     #[serde(default)]
     pub left_out: Vec<String>,
-    /// How many are left out.
+    /// How many are left out; of a topic, offsets.
     #[serde(default)]
     pub left_out_files: u64,
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pieces that a relation is read in: file slices of tables, files of directories.
+//! The pieces that a relation is read in: file slices of tables, files of directories, spans of partitions of topics.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tributary_types::pipeline::FileFormat;
+use tributary_types::pipeline::{FileFormat, TopicSource};
 use tributary_types::{InstantTime, SourceName};
 
 /// One file slice of a pinned relation.
@@ -24,11 +24,11 @@ pub struct Split {
     pub logs: Option<Logs>,
     /// Only rows whose `_hoodie_commit_time` is one of these; `None`: all rows.
     pub instants: Option<Arc<Vec<InstantTime>>>,
-    /// What is particular to a file of a directory; `None`: a file slice of a table.
+    /// What is particular to a file of a directory, or to a partition of a topic; `None`: a file slice of a table.
     pub file: Option<FileSplit>,
 }
 
-/// What is particular to a file of a directory.
+/// What is particular to a file of a directory, or to a partition of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSplit {
     /// Which source, for messages and figures.
@@ -41,6 +41,26 @@ pub struct FileSplit {
     pub e_tag: Option<String>,
     /// Keys without a column make a record of JSON bad.
     pub strict: bool,
+    /// Which messages, where it is no file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topic: Option<TopicSplit>,
+}
+
+/// Messages of one partition of a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicSplit {
+    /// The topic, and what its messages mean.
+    pub source: Arc<TopicSource>,
+    /// Identity of the topic, where its brokers tell one.
+    pub topic_id: Option<String>,
+    /// The partition.
+    pub partition: i32,
+    /// The first offset.
+    pub begin: i64,
+    /// The offset after the last one.
+    pub end: i64,
+    /// How many of the relation's columns are those of the messages' values; they are the first ones.
+    pub value_columns: usize,
 }
 
 /// The log files of a slice, and how they are merged.

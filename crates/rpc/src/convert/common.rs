@@ -53,6 +53,7 @@ pub fn cursor_to_proto(cursor: &Cursor) -> common::Cursor {
         Cursor::Requested(instant) => (common::Clock::Requested, instant.to_string()),
         Cursor::Completed(instant) => (common::Clock::Completed, instant.to_string()),
         Cursor::File(position) => (common::Clock::File, position.to_string()),
+        Cursor::Offsets(offsets) => (common::Clock::Offsets, offsets.to_string()),
     };
     common::Cursor { clock: clock as i32, instant }
 }
@@ -64,8 +65,11 @@ pub fn cursor_from_proto(cursor: common::Cursor) -> Result<Cursor, Malformed> {
         Ok(common::Clock::Requested) => Ok(Cursor::Requested(instant()?)),
         Ok(common::Clock::Completed) => Ok(Cursor::Completed(instant()?)),
         Ok(common::Clock::File) => Ok(Cursor::File(cursor.instant.parse().map_err(|e| Malformed::new("instant", e))?)),
+        Ok(common::Clock::Offsets) => {
+            Ok(Cursor::Offsets(cursor.instant.parse().map_err(|e| Malformed::new("instant", e))?))
+        }
         Ok(common::Clock::Unspecified) | Err(_) => {
-            Err(Malformed::new("clock", "neither requested, completed nor file"))
+            Err(Malformed::new("clock", "neither requested, completed, file nor offsets"))
         }
     }
 }

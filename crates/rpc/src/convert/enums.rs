@@ -67,7 +67,7 @@ wire_enums! {
     }
     OnNullKey = common::OnNullKey, unspecified is Fail { Fail, Drop }
     Consistency = coordinator::Consistency, unspecified is Independent { Independent, Aligned }
-    SourceKind = coordinator::SourceKind, unspecified is Hudi { Hudi, Csv, Json, Parquet }
+    SourceKind = coordinator::SourceKind, unspecified is Hudi { Hudi, Csv, Json, Parquet, Kafka }
     ReadMode = coordinator::ReadMode, unspecified is Incremental { Incremental, Snapshot }
     OnStale = coordinator::OnStale, unspecified is Fail { Fail }
     OnMalformedCursor = coordinator::OnMalformedCursor, unspecified is Fail { Fail, Start }

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use tributary_types::pipeline::{ByteSize, Limits, Pipeline, Services, Source, Span, Start, Target, Transform};
+use tributary_types::pipeline::{
+    ByteSize, Limits, Pipeline, Services, Source, Span, Start, Target, TopicKeys, Transform,
+};
 use tributary_types::{PipelineName, SourceName};
 
 use super::{Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, json_from_proto, json_to_proto, required};
@@ -76,6 +78,7 @@ fn source_to_proto(source: &Source) -> proto::Source {
         files: unless_default(&source.files),
         csv: unless_default(&source.csv),
         json: unless_default(&source.json),
+        kafka: unless_default(&source.topic_keys()),
     }
 }
 
@@ -84,6 +87,8 @@ fn unless_default<T: Default + PartialEq + serde::Serialize>(options: &T) -> Opt
 }
 
 fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
+    let TopicKeys { brokers, topic, format, tombstones, kafka } =
+        json_from_proto(source.kafka, "kafka")?.unwrap_or_default();
     Ok(Source {
         name: SourceName::new(source.name).map_err(|e| Malformed::new("name", e))?,
         kind: WireEnum::from_wire(source.kind)?,
@@ -101,6 +106,11 @@ fn source_from_proto(source: proto::Source) -> Result<Source, Malformed> {
         files: json_from_proto(source.files, "files")?.unwrap_or_default(),
         csv: json_from_proto(source.csv, "csv")?.unwrap_or_default(),
         json: json_from_proto(source.json, "json")?.unwrap_or_default(),
+        brokers,
+        topic,
+        format,
+        tombstones,
+        kafka,
     })
 }
 
@@ -112,6 +122,7 @@ fn start_to_proto(start: &Start) -> proto::Start {
         Start::Snapshot => policy(proto::StartPolicy::Snapshot),
         Start::Fail => policy(proto::StartPolicy::Fail),
         Start::At(cursor) => proto::start::At::After(cursor_to_proto(cursor)),
+        Start::Timestamp(millis) => proto::start::At::TimestampMillis(*millis),
     };
     proto::Start { at: Some(at) }
 }
@@ -119,6 +130,7 @@ fn start_to_proto(start: &Start) -> proto::Start {
 fn start_from_proto(start: proto::Start) -> Result<Start, Malformed> {
     match required(start.at, "at")? {
         proto::start::At::After(cursor) => Ok(Start::At(cursor_from_proto(cursor).map_err(|e| e.within("after"))?)),
+        proto::start::At::TimestampMillis(millis) => Ok(Start::Timestamp(millis)),
         proto::start::At::Policy(number) => match proto::StartPolicy::try_from(number) {
             Ok(proto::StartPolicy::Latest) => Ok(Start::Latest),
             Ok(proto::StartPolicy::Earliest) => Ok(Start::Earliest),

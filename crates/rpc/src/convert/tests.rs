@@ -7,9 +7,9 @@ use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatu
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, CsvOptions, FileOptions, JsonOptions, Limits, OnHole, OnLate, OnMalformedCursor, OnNullKey,
-    OnStale, OnUnused, Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target,
-    Transform, Writers,
+    ByteSize, Consistency, CsvOptions, FileOptions, JsonOptions, KafkaFormat, KafkaOptions, Limits, OnHole, OnLate,
+    OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span,
+    Start, TableType, Target, Tombstones, Transform, Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,
@@ -76,6 +76,11 @@ fn source(name: &str, start: Option<Start>) -> Source {
         files: FileOptions { glob: Some("*.csv".to_string()), ..FileOptions::default() },
         csv: CsvOptions { sep: Some("\t".to_string()), ..CsvOptions::default() },
         json: JsonOptions::default(),
+        brokers: Some("a:9092,b:9092".to_string()),
+        topic: Some("clicks".to_string()),
+        format: Some(KafkaFormat::Csv),
+        tombstones: Some(Tombstones::Ignore),
+        kafka: KafkaOptions { max_events: 7, ..KafkaOptions::default() },
     }
 }
 
@@ -88,6 +93,8 @@ pub(crate) fn pipeline() -> Pipeline {
         Some(Start::Fail),
         Some(Start::At(cursor("completed:20250606182826197"))),
         Some(Start::At(cursor("requested:20250606182826"))),
+        Some(Start::At(cursor("offsets:clicks,0:42,1:17"))),
+        Some(Start::Timestamp(1_738_317_600_000)),
     ];
     let sources = starts.into_iter().enumerate().map(|(n, start)| source(&format!("db.s{n}"), start)).collect();
     Pipeline {

@@ -74,6 +74,7 @@ pub fn window_request_to_proto(request: &PlanRequest) -> proto::PlanWindowReques
         Begin::Latest => policy(proto::BeginPolicy::Latest),
         Begin::Earliest => policy(proto::BeginPolicy::Earliest),
         Begin::Snapshot => policy(proto::BeginPolicy::Snapshot),
+        Begin::Timestamp(millis) => proto::begin::At::TimestampMillis(*millis),
     };
     proto::PlanWindowRequest {
         source: request.source.to_string(),
@@ -123,6 +124,7 @@ pub fn window_request_from_proto(request: proto::PlanWindowRequest) -> Result<Pl
 fn begin_from_proto(begin: proto::Begin) -> Result<Begin, Malformed> {
     match required(begin.at, "at")? {
         proto::begin::At::After(cursor) => Ok(Begin::After(cursor_from_proto(cursor).map_err(|e| e.within("after"))?)),
+        proto::begin::At::TimestampMillis(millis) => Ok(Begin::Timestamp(millis)),
         proto::begin::At::Policy(number) => match proto::BeginPolicy::try_from(number) {
             Ok(proto::BeginPolicy::Latest) => Ok(Begin::Latest),
             Ok(proto::BeginPolicy::Earliest) => Ok(Begin::Earliest),

@@ -91,6 +91,11 @@ role_error! { timeline::Error, "timeline":
     "FILE_CHANGED" => FileChanged { url, file, detail }
     "LATE_FILES" => LateFiles { source_name, files, names }
     "CHANGED_FILES" => ChangedFiles { source_name, files, names }
+    "OFFSETS_OUT_OF_RANGE" => OutOfRange { source_name, url, gone }
+    "TOPIC_RECREATED" => TopicRecreated { source_name, url, why }
+    "MESSAGES_GONE" => MessagesGone { url, partition, offset }
+    "BAD_MESSAGE" => BadMessage { source_name, url, partition, offset, reason, record }
+    "BROKERS_UNAVAILABLE" => Brokers { url, doing; source }
     "BAD_RECORD" => BadRecord { source_name, file, line, offset, reason, record }
     "SLICE_TOO_LARGE" => SliceTooLarge { url, detail }
     "TABLE_CORRUPT" => Corrupt { url, file, detail }

@@ -10,9 +10,12 @@ use tonic::service::Routes;
 use tributary_api::RowError;
 use tributary_api::predicate::{Literal, Op, Predicate};
 use tributary_api::timeline::{
-    Begin, Blocks, FileSplit, FilesRequest, InstantFact, LogFile, Logs, Relation, Split, Views, WindowReport,
+    Begin, Blocks, FileSplit, FilesRequest, InstantFact, LogFile, Logs, Relation, Split, TopicSplit, Views,
+    WindowReport,
 };
-use tributary_types::pipeline::{CsvOptions, FileFormat, FileOptions, FileSource, OnHole, OnLate, TableType};
+use tributary_types::pipeline::{
+    CsvOptions, FileFormat, FileOptions, FileSource, KafkaOptions, OnHole, OnLate, TableType, Tombstones, TopicSource,
+};
 use tributary_types::{Code, Cursor, Fault, FileState, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
 use super::*;
@@ -104,6 +107,15 @@ fn file_state() -> FileState {
     FileState { older: vec![1, 2], seen_millis: 9, schema: Some("{}".to_string()), ..FileState::default() }
 }
 
+fn topic_source() -> TopicSource {
+    TopicSource {
+        brokers: "a:9092".to_string(),
+        topic: "clicks".to_string(),
+        tombstones: Tombstones::Delete,
+        options: KafkaOptions { key_columns: vec!["id".to_string()], ..KafkaOptions::default() },
+    }
+}
+
 fn plan() -> SourcePlan {
     let (window, other) = (Arc::new(vec![instant("20250606182826197")]), Arc::new(Vec::new()));
     let mut changed =
@@ -118,6 +130,14 @@ fn plan() -> SourcePlan {
         modified_millis: -5,
         e_tag: Some("\"x\"".to_string()),
         strict: true,
+        topic: Some(TopicSplit {
+            source: Arc::new(topic_source()),
+            topic_id: Some("id".to_string()),
+            partition: 3,
+            begin: 1,
+            end: 1 << 40,
+            value_columns: 2,
+        }),
     });
     SourcePlan {
         source: SourceName::new("db.orders").unwrap(),
@@ -213,7 +233,11 @@ fn plan_request(begin: Begin) -> PlanRequest {
         look_only: true,
         fallback_schema: Some(rows(&[]).schema()),
         files: Some(Box::new(FilesRequest {
-            source: FileSource { files: FileOptions::default(), format: FileFormat::Parquet },
+            source: FileSource {
+                files: FileOptions::default(),
+                format: FileFormat::Parquet,
+                topic: Some(topic_source()),
+            },
             state: Some(file_state()),
             pinned: Some(vec!["a,b.parquet".to_string()]),
         })),
@@ -222,7 +246,7 @@ fn plan_request(begin: Begin) -> PlanRequest {
 
 async fn a_plan_arrives_whole_and_so_does_its_request(pair: Pair) {
     let cursor = Cursor::Requested(instant("20250606182826"));
-    for begin in [Begin::After(cursor), Begin::Latest, Begin::Earliest, Begin::Snapshot] {
+    for begin in [Begin::After(cursor), Begin::Latest, Begin::Earliest, Begin::Snapshot, Begin::Timestamp(-1)] {
         let request = plan_request(begin);
         let planned = pair.role.plan(request.clone()).await.unwrap();
         assert_eq!(format!("{planned:?}"), format!("{:?}", plan()));

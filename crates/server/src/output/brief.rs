@@ -66,13 +66,21 @@ fn reading(source: &SourceStatus) -> String {
     let Some(window) = &source.window else { return format!("looked up: {read}") };
     let clock = match window.end {
         Cursor::Requested(_) => " requested",
-        Cursor::Completed(_) | Cursor::File(_) => "",
+        Cursor::Completed(_) | Cursor::File(_) | Cursor::Offsets(_) => "",
     };
     let (begin, commits) = match &window.begin {
         Some(begin) => (place(begin), format!("{} commits", report.instants)),
         None if report.instants == 0 => ("start".to_string(), "the table".to_string()),
         None => ("start".to_string(), format!("{} commits", report.instants)),
     };
+    if matches!(window.end, Cursor::Offsets(_)) {
+        let (messages, partitions) = (report.instants, report.files);
+        return format!(
+            "to {}: {messages} messages of {partitions} partitions, {} rows",
+            place(&window.end),
+            source.rows
+        );
+    }
     if matches!(window.end, Cursor::File(_)) {
         return format!("({begin}, {}]: {read}", place(&window.end));
     }

@@ -14,6 +14,8 @@ use crate::csv::header::{Header, text_of};
 use crate::csv::tokenizer::{ESCAPED, Field, Flaw, Found, QUOTED, Tokenizer, after_break, line_end};
 use crate::record::{BadRecord, Decode, DecodeError, Tally, shown};
 
+mod messages;
+
 /// Bytes of the records of one batch, at most one record more.
 const BATCH_BYTES: usize = 4 << 20;
 
@@ -293,8 +295,16 @@ impl CsvDecoder {
         DecodeError::Record(BadRecord { line, offset: self.base + start as u64, reason, record })
     }
 
-    /// The records that were found as a batch.
+    /// The records that were found as a batch, without those that are left out.
     fn make(&mut self) -> Result<RecordBatch, DecodeError> {
+        match self.make_whole()? {
+            (batch, None) => Ok(batch),
+            (batch, Some(keep)) => filter_record_batch(&batch, &keep).map_err(|e| DecodeError::File(e.to_string())),
+        }
+    }
+
+    /// The records that were found as a batch, and which of them are to stay; `None`: all.
+    fn make_whole(&mut self) -> Result<(RecordBatch, Option<BooleanArray>), DecodeError> {
         let rows = self.rows.len();
         let mut bad = std::mem::take(&mut self.bad);
         let mut columns: Vec<Option<ArrayRef>> = vec![None; self.plans.len()];
@@ -342,12 +352,12 @@ impl CsvDecoder {
         let batch = batch.map_err(|e| DecodeError::File(e.to_string()))?;
         self.clear();
         if bad.is_empty() || self.format.mode != BadRecords::DropMalformed {
-            return Ok(batch);
+            return Ok((batch, None));
         }
         self.tally.dropped += bad.len() as u64;
         let mut keep = vec![true; rows];
         bad.iter().for_each(|(row, _)| keep[*row as usize] = false);
-        filter_record_batch(&batch, &BooleanArray::from(keep)).map_err(|e| DecodeError::File(e.to_string()))
+        Ok((batch, Some(BooleanArray::from(keep))))
     }
 
     fn other_column(&self, at: usize, rows: usize, bad: &[(u32, String)]) -> ArrayRef {

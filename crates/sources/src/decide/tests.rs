@@ -50,7 +50,7 @@ impl Directory {
             })
             .collect();
         listed.sort_by(|a, b| (a.at.millis, &a.at.path).cmp(&(b.at.millis, &b.at.path)));
-        let source = FileSource { files: self.options.clone(), format: FileFormat::Parquet };
+        let source = FileSource { files: self.options.clone(), format: FileFormat::Parquet, topic: None };
         let files = FilesRequest { source, state, pinned };
         let facts = Facts { listed: &listed, now_millis: self.now, rules: &rules };
         let window = decide(request, &files, &facts)?;

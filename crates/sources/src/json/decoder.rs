@@ -13,6 +13,8 @@ use crate::json::build::{Findings, Record};
 use crate::json::value::{Fail, Value, read};
 use crate::record::{BadRecord, Decode, DecodeError, Tally, shown};
 
+mod messages;
+
 /// Bytes of text in one batch, at most one record more.
 const BATCH_BYTES: u64 = 4 << 20;
 
@@ -205,7 +207,7 @@ impl JsonDecoder {
         self.record.append("", fields, &self.format.formats, &mut findings);
         self.tally.duplicate_keys += findings.duplicates;
         if let (true, None, Some(key)) = (self.strict, &findings.problem, &findings.unknown_key) {
-            findings.problem = Some(format!("key `{key}` is no column, and `files.unknown_columns` is \"fail\""));
+            findings.problem = Some(format!("key `{key}` is no column, and `unknown_columns` is \"fail\""));
         }
         let Some(problem) = findings.problem else {
             self.tally.unknown_fields += findings.unknown;
@@ -261,6 +263,14 @@ impl JsonDecoder {
     }
 
     fn make(&mut self) -> Result<RecordBatch, DecodeError> {
+        match self.make_whole()? {
+            (batch, None) => Ok(batch),
+            (batch, Some(keep)) => filter_record_batch(&batch, &keep).map_err(|e| DecodeError::File(e.to_string())),
+        }
+    }
+
+    /// The records so far as a batch, and which of them are to stay; `None`: all.
+    fn make_whole(&mut self) -> Result<(RecordBatch, Option<BooleanArray>), DecodeError> {
         let failed = |what: String| DecodeError::File(what);
         let (mut columns, _, rows) = self.record.finish().map_err(failed)?;
         let bad = std::mem::take(&mut self.bad);
@@ -273,12 +283,12 @@ impl JsonDecoder {
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.output), wanted, &options);
         let batch = batch.map_err(|e| failed(e.to_string()))?;
         if bad.is_empty() || self.format.mode != BadRecords::DropMalformed {
-            return Ok(batch);
+            return Ok((batch, None));
         }
         self.tally.dropped += bad.len() as u64;
         let mut keep = vec![true; rows];
         bad.iter().for_each(|(row, _)| keep[*row] = false);
-        filter_record_batch(&batch, &BooleanArray::from(keep)).map_err(|e| failed(e.to_string()))
+        Ok((batch, Some(BooleanArray::from(keep))))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ByteSize, SourceKind, Span};
+use super::{ByteSize, SourceKind, Span, TopicSource};
 
 /// Which files of a directory a source reads, and in which order: `[source.files]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -265,15 +265,18 @@ pub enum DuplicateNames {
     Suffix,
 }
 
-/// Everything that is particular to a source of files.
+/// Everything that is particular to a source of files, or of messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileSource {
-    /// Which files.
+    /// Which files; of a topic, its schema and what it is inferred from.
     #[serde(default)]
     pub files: FileOptions,
     /// What their bytes mean.
     pub format: FileFormat,
+    /// The topic; `None`: files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topic: Option<TopicSource>,
 }
 
 /// What the bytes of a file mean.
@@ -301,10 +304,10 @@ pub(super) fn problems(
     if !kind.is_files() && files != &FileOptions::default() {
         refuse(format!("`files` means nothing to `kind = \"{}\"`", kind.as_str()));
     }
-    if kind != SourceKind::Csv && csv != &CsvOptions::default() {
+    if !matches!(kind, SourceKind::Csv | SourceKind::Kafka) && csv != &CsvOptions::default() {
         refuse(format!("`csv` means nothing to `kind = \"{}\"`", kind.as_str()));
     }
-    if kind != SourceKind::Json && json != &JsonOptions::default() {
+    if !matches!(kind, SourceKind::Json | SourceKind::Kafka) && json != &JsonOptions::default() {
         refuse(format!("`json` means nothing to `kind = \"{}\"`", kind.as_str()));
     }
     if files.max_files == 0 {

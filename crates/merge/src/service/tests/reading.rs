@@ -2,6 +2,8 @@
 //! What reaches the timeline, and what comes back from it.
 
 use tributary_api::predicate::{Literal, Op, Predicate};
+use tributary_api::timeline::{FileSplit, TopicSplit};
+use tributary_types::pipeline::{FileFormat, JsonOptions, KafkaOptions, Tombstones, TopicSource};
 use tributary_types::{Code, Fault, Retry};
 
 use super::super::*;
@@ -161,4 +163,47 @@ async fn a_relation_that_was_not_planned_is_a_bug_that_says_so() {
     request.sql = Some("SELECT id FROM <SNAP:s>".to_string());
     let error = bench.service().run(request).await.unwrap_err();
     assert!(error.to_string().contains("`<SNAP:s>` is named by the SQL, but was not planned"), "{error}");
+}
+
+/// The physical plan over the pinned splits of `bench`.
+async fn planned(bench: &Bench) -> String {
+    let names: Vec<SourceName> = bench.sources.iter().map(|source| source.source.clone()).collect();
+    let bound = bind("SELECT id, amount + 1 AS amount FROM <SRC> WHERE amount > 0", &names).unwrap();
+    let job = Job {
+        text: bound.text,
+        relations: pinned(bound.references, &bench.sources).unwrap(),
+        sources: bench.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect(),
+        limits: bench.limits.clone(),
+        now_millis: 0,
+    };
+    bench.service().engine.plan(&Arc::new(job), Joins::Hash).await.unwrap().describe().1
+}
+
+#[tokio::test]
+async fn messages_of_a_partition_are_not_dealt_out_so_that_their_order_stays() {
+    let mut bench = Bench { split_bytes: 1 << 30, ..Bench::new() }.source("s", schema(), vec![batch(&[(1, "a", 1)])]);
+    assert!(planned(&bench).await.contains("RoundRobinBatch"), "rows of a table are dealt out");
+    let topic = TopicSource {
+        brokers: "localhost:9092".to_string(),
+        topic: "t".to_string(),
+        tombstones: Tombstones::Error,
+        options: KafkaOptions::default(),
+    };
+    bench.sources[0].changed.as_mut().unwrap().splits[0].file = Some(FileSplit {
+        source: SourceName::new("s").unwrap(),
+        format: Arc::new(FileFormat::Json(JsonOptions::default())),
+        modified_millis: 0,
+        e_tag: None,
+        strict: false,
+        topic: Some(TopicSplit {
+            source: Arc::new(topic),
+            topic_id: None,
+            partition: 0,
+            begin: 0,
+            end: 1,
+            value_columns: 3,
+        }),
+    });
+    let plan = planned(&bench).await;
+    assert!(!plan.contains("RoundRobinBatch"), "{plan}");
 }
