@@ -100,7 +100,8 @@ def _set(message, field, value, place):
         getattr(message, field.name).extend(value)
     elif field.name == "start":
         _set_start(message.start, value)
-    elif field.name in ("files", "csv", "json"):
+    elif isinstance(value, dict) and field.type == field.TYPE_STRING:
+        # Options of one kind of source: the server parses them as it parses a file.
         setattr(message, field.name, json.dumps(value))
     elif field.message_type is not None and field.message_type.full_name == "google.protobuf.Duration":
         getattr(message, field.name).FromMilliseconds(_millis(value))
