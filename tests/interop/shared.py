@@ -51,7 +51,6 @@ class SharedWriters:
     """Tests of one target with several writers; part of the one test class."""
 
     def shared_scenario(self, name, sql=PASS_THROUGH, **target):
-        target = {"services": {"compact_metadata_commits": 0}, **target}
         return self.scenario(
             name, {"events": self.source()}, sql,
             key="id", partition=["day"], ordering="ts", writers="shared", **target,
@@ -106,10 +105,8 @@ class SharedWriters:
         self.assertGreater(len(scenario.target.archived_instants()), 0)
 
     def test_spark_compacts_our_merge_on_read_table_and_we_go_on(self):
-        scenario = self.shared_scenario(
-            "compacted", table_type="merge_on_read",
-            services={"compact_metadata_commits": 0, "compact_delta_commits": 0},
-        )  # fmt: skip
+        services = {"compact_delta_commits": 0}
+        scenario = self.shared_scenario("compacted", table_type="merge_on_read", services=services)
         events = scenario.sources["events"]
         self.commit(events, [(f"e{i}", "2024-05-01", i, 1) for i in range(20)], COLUMNS)
         self.batch(scenario)

@@ -10,8 +10,6 @@ use tributary_types::InstantTime;
 use crate::config::TableConfig;
 use crate::slices::GroupKey;
 
-/// Suffix of logs that hold before and after images for change data capture; their rows are in other logs as well.
-const CHANGE_DATA_SUFFIX: &str = ".cdc";
 /// The first table version whose log files bear the instant of their own write.
 const OWN_INSTANT_SINCE: u32 = 8;
 
@@ -57,7 +55,9 @@ impl LogFile {
         let (stem, number) = name.strip_prefix('.')?.split_once(".log.")?;
         let (file_id, instant) = stem.rsplit_once('_')?;
         let (version, token) = number.split_once('_').unwrap_or((number, ""));
-        if token.ends_with(CHANGE_DATA_SUFFIX) {
+        // `.cdc`: images before and after, for change data capture, of rows that are in other logs as well. `.crc`: the
+        // checksums that Hadoop's local file system keeps beside each file, whose name has one more dot in front.
+        if token.contains('.') || file_id.starts_with('.') {
             return None;
         }
         Some(LogFile {
@@ -98,6 +98,7 @@ mod tests {
             ".hoodie_partition_metadata".to_string(),
             format!("f_0-0-0_{T1}.parquet"),
             format!(".f_{T1}.log.1_0-0-0.cdc"),
+            format!("..f_{T1}.log.1_0-0-0.crc"),
             ".f_x.log.1_0-0-0".to_string(),
         ] {
             assert_eq!(LogFile::from_path(&name, 1), None, "{name}");

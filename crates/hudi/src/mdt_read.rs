@@ -177,12 +177,13 @@ pub(crate) fn hfile_instant(name: &str) -> Option<&str> {
     name.strip_suffix(".hfile")?.rsplit_once('_').map(|(_, instant)| instant).filter(|instant| is_instant(instant))
 }
 
-/// `.<file id>_<instant>.log.<version>_<write token>`.
+/// `.<file id>_<instant>.log.<version>_<write token>`. Beside such a file Hadoop's local file system keeps its checksums,
+/// under the same name between a dot and `.crc`.
 pub(crate) fn log_instant(name: &str) -> Option<(&str, u32)> {
     let (_file_id, rest) = name.strip_prefix('.')?.split_once('_')?;
     let (instant, rest) = rest.split_once(".log.")?;
-    let (version, _write_token) = rest.split_once('_')?;
-    is_instant(instant).then_some((instant, version.parse().ok()?))
+    let (version, write_token) = rest.split_once('_')?;
+    (is_instant(instant) && !write_token.contains('.')).then_some((instant, version.parse().ok()?))
 }
 
 /// Instants whose log blocks count. Rolled-back instants need no mention: their files are gone, or a command block
@@ -276,6 +277,7 @@ mod tests {
         assert_eq!(hfile_instant(&format!("files-0000-0_0-1-2_{T1}001.hfile")), Some(format!("{T1}001").as_str()));
         assert_eq!(log_instant(&format!(".files-0000-0_{T1}.log.2_0-1-2")), Some((T1, 2)));
         assert_eq!(log_instant(".hoodie_partition_metadata"), None);
+        assert_eq!(log_instant(&format!("..files-0000-0_{T1}.log.2_0-1-2.crc")), None);
     }
 
     #[test]

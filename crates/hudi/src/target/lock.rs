@@ -124,6 +124,8 @@ pub async fn acquire_shared_lock(storage: &Storage, owner: &LockOwner, wait: Dur
             Ok(file.map(|file| TableLock { held: Held::Beside(file) }))
         }
         LockKind::Process(_) => Ok(Some(TableLock { held: Held::Alone })),
+        // Whoever asks here holds the other lock, which such a store has none of.
+        LockKind::Unavailable(_) => Ok(None),
         LockKind::Lease => {
             let lease = lease::acquire(storage, LEASE_FILE, &owner.clock, &owner.leases, &owner.name, wait).await?;
             Ok(lease.map(|lease| TableLock { held: Held::Lease(lease) }))
@@ -135,7 +137,7 @@ pub async fn acquire_shared_lock(storage: &Storage, owner: &LockOwner, wait: Dur
 pub fn shared_lock_file(storage: &Storage) -> &'static str {
     match storage.lock_kind() {
         LockKind::File(_) | LockKind::Process(_) => lock_file::LOCK_FILE,
-        LockKind::Lease => LEASE_FILE,
+        LockKind::Lease | LockKind::Unavailable(_) => LEASE_FILE,
     }
 }
 
