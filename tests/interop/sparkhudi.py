@@ -280,7 +280,8 @@ class HudiTable:
         found = {}
         for file in Path(self.path).rglob("*_*"):
             relative = file.relative_to(self.path)
-            if relative.parts[0] == ".hoodie":
+            # Spark leaves checksums beside the log files that it writes.
+            if relative.parts[0] == ".hoodie" or file.suffix == ".crc":
                 continue
             if file.suffix == ".parquet":
                 # <file group>_<write token>_<requested time>.parquet

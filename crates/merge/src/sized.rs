@@ -9,7 +9,6 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, FieldRef, Int64Type};
-use datafusion::common::ExprSchema;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
@@ -176,10 +175,6 @@ impl ScalarUDFImpl for Bounded {
 
     fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
         self.inner.inner().return_field_from_args(args)
-    }
-
-    fn is_nullable(&self, args: &[Expr], schema: &dyn ExprSchema) -> bool {
-        self.inner.inner().is_nullable(args, schema)
     }
 
     fn simplify(&self, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {

@@ -65,14 +65,17 @@ pub(super) async fn read_keys(
     relation: &Relation,
     memory: &MemoryBudget,
 ) -> Result<Keys, Error> {
-    let schema = Arc::new(Schema::new(vec![Field::new(RECORD_KEY, DataType::Utf8, true)]));
+    // Only keys are wanted, but merging logs needs the columns that rows are ordered by.
+    let schema = with_key(&relation.schema);
+    let keys_alone = Some(vec![schema.fields().len() - 1]);
     let mut held = memory.reservation("keys of a batch that is pulled");
     let mut keys = HashSet::new();
     for split in &relation.splits {
         let partition: Arc<str> = split.partition.as_str().into();
         // Rows of other instants are records that are still there.
         let whole = Split { instants: None, all_but: false, ..split.clone() };
-        let mut rows = timeline.read(request(whole, &schema, memory)).await?;
+        let wanted = ReadRequest { projection: keys_alone.clone(), ..request(whole, &schema, memory) };
+        let mut rows = timeline.read(wanted).await?;
         while let Some(batch) = rows.next().await {
             let batch = batch.map_err(writer::Error::Rows)?;
             for key in batch.column(0).as_string::<i32>().iter().flatten() {
@@ -92,9 +95,7 @@ pub(super) fn lost_rows(
     schema: SchemaRef,
     memory: MemoryBudget,
 ) -> RowStream {
-    let fields = before.schema.fields().iter().map(|field| field.as_ref().clone());
-    let key = Field::new(RECORD_KEY, DataType::Utf8, true);
-    let with_key = Arc::new(Schema::new(fields.chain([key]).collect::<Vec<_>>()));
+    let with_key = with_key(&before.schema);
     let after = Arc::new(after);
     let streams = futures::stream::iter(before.splits).then(move |split| {
         let (timeline, after, schema) = (Arc::clone(&timeline), Arc::clone(&after), Arc::clone(&schema));
@@ -106,6 +107,13 @@ pub(super) fn lost_rows(
         }
     });
     streams.try_flatten().try_filter(|batch| std::future::ready(batch.num_rows() > 0)).boxed()
+}
+
+/// The columns of a relation, and behind them the record key.
+fn with_key(schema: &Schema) -> SchemaRef {
+    let fields = schema.fields().iter().map(|field| field.as_ref().clone());
+    let key = Field::new(RECORD_KEY, DataType::Utf8, true);
+    Arc::new(Schema::new(fields.chain([key]).collect::<Vec<_>>()))
 }
 
 fn keep_lost(

@@ -20,7 +20,7 @@ pub(crate) fn decide_gap(request: &PlanRequest, facts: &Facts<'_>) -> Result<Ste
     let cursor = match &request.begin {
         Begin::After(cursor) => cursor.clone(),
         // Only a window that begins somewhere can be stale.
-        Begin::Latest | Begin::Earliest | Begin::Snapshot => facts.kind.at(InstantTime::init()),
+        Begin::Latest | Begin::Earliest | Begin::Snapshot | Begin::Timestamp(_) => facts.kind.at(InstantTime::init()),
     };
     let read = decision.read_before(&cursor);
     let mut window = match decision.whole(true)? {
