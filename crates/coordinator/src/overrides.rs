@@ -100,7 +100,7 @@ fn move_of(source: &Source, wanted: &Override, before: Option<&Cursor>) -> Resul
     let unfit = |cursor: &Cursor| {
         format!("`{wanted}`: {cursor} is no place in source `{}` of `kind = \"{}\"`", source.name, source.kind.as_str())
     };
-    let exactly = |cursor: Cursor| match source.kind.is_files() == matches!(cursor, Cursor::File(_)) {
+    let exactly = |cursor: Cursor| match source.kind.fits(&cursor) {
         true => Ok(Move { begin: Begin::After(cursor), by_hand: true }),
         false => Err(unfit(&cursor)),
     };
@@ -190,6 +190,20 @@ mod tests {
             assert_eq!(chosen.moves.into_values().collect::<Vec<_>>(), [Move { begin, by_hand }]);
             assert_eq!((chosen.tokens, chosen.statuses[0].to.as_str()), (vec![text], to.as_str()));
         }
+    }
+
+    #[test]
+    fn a_topic_takes_offsets_and_nothing_else_does() {
+        let mut pipeline = pipeline();
+        let topic =
+            serde_json::json!({"name": "d", "kind": "kafka", "brokers": "h:9092", "topic": "t", "format": "json"});
+        pipeline.sources.push(serde_json::from_value(topic).unwrap());
+        let moved = chosen(&pipeline, &["d=offsets:t,0:42"], None).unwrap();
+        let begin = Begin::After("offsets:t,0:42".parse().unwrap());
+        assert_eq!(moved.moves.into_values().collect::<Vec<_>>(), [Move { begin, by_hand: true }]);
+        let completed = format!("d=completed:{AT}");
+        let refused = chosen(&pipeline, &[&completed, "a=offsets:t,0:42"], None).unwrap_err();
+        assert!(refused.contains("`kind = \"kafka\"`") && refused.contains("`kind = \"hudi\"`"), "{refused}");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub(crate) async fn open(
     if !problems.is_empty() {
         return Err(refuse(problems));
     }
-    operators::check_changes(pipeline, stored_schema, newest)?;
+    operators::check_changes(pipeline, stored_schema, standing.newest())?;
     Ok(Opening { bound, binding, plans, checked, schema })
 }
 

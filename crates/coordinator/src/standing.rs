@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tributary_api::checkpoint::{KnownCursor, LegacyCheckpoint, Resolved};
 use tributary_api::coordinator::{Error, OverrideStatus};
 use tributary_api::timeline::Begin;
-use tributary_types::pipeline::{FileOrder, OnMalformedCursor, Pipeline, ReadMode, Source, Start};
+use tributary_types::pipeline::{FileOrder, OnMalformedCursor, Pipeline, ReadMode, Source, SourceKind, Start};
 use tributary_types::{
     Checkpoint, Cursor, FLAT_KEY_V2, FilePosition, InstantTime, Override, OverrideTo, SourceName, parse_flat_form,
 };
@@ -207,6 +207,9 @@ fn legacy_cursor(source: &Source, found: &LegacyCheckpoint) -> Result<Cursor, St
             FileOrder::Name => format!("name:-:{text}"),
         };
         return position.parse::<FilePosition>().map(Cursor::File).map_err(|e| e.to_string());
+    }
+    if source.kind == SourceKind::Kafka {
+        return format!("offsets:{text}").parse::<Cursor>().map_err(|e| e.to_string());
     }
     let text = match text.contains('=') {
         true => only_entry(source, text)?,

@@ -331,6 +331,7 @@ impl Planning<'_> {
             bytes: typical.saturating_mul((span.end - span.start).unsigned_abs()),
             logs: None,
             instants: None,
+            all_but: false,
             file: Some(FileSplit {
                 source: self.request.source.clone(),
                 format: Arc::clone(&format),

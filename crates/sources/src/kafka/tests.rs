@@ -49,7 +49,7 @@ impl Topic {
         let name = tributary_types::SourceName::new(self.name.as_str()).unwrap();
         PlanRequest {
             fingerprint: before.map(|plan| plan.table.fingerprint.clone()),
-            files: Some(Box::new(FilesRequest { source: self.source.clone(), state, pinned: None })),
+            files: Some(Box::new(FilesRequest { source: self.source.clone(), state, pinned: None, moved: false })),
             ..PlanRequest::window(name, self.url.as_str(), begin)
         }
     }
