@@ -129,7 +129,7 @@ async fn a_plan_shows_the_window_and_how_far_it_is_behind() {
     let (lake, broker, roles) = (Lake::new(), started(2).await, roles());
     broker.send("clicks", 1, &["{\"id\":1}", "{\"id\":2}", "{\"id\":3}"]);
     let job = clicks(&lake, &broker, json!({"kafka": {"max_events": 2}}));
-    let planned = roles.coordinator.plan_batch(job.clone()).await.unwrap();
+    let planned = roles.coordinator.plan_batch(job.clone(), Vec::new()).await.unwrap();
     let source = &planned.sources[0];
     assert_eq!(source.window.as_ref().unwrap().to_string(), "(offsets:clicks,0:0,1:0, offsets:clicks,0:0,1:2]");
     assert_eq!((source.report.instants, source.report.lag_instants), (2, 1));

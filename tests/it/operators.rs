@@ -292,7 +292,7 @@ async fn operators_that_do_not_fit_the_table_are_refused_before_anything_is_writ
         assert!(message.contains(part), "{part} not in {message}");
     }
     assert!(!crate::support::has_table(&events.lake.path("out")));
-    let looked = roles.coordinator.plan_batch(events.job()).await.unwrap_err().to_string();
+    let looked = roles.coordinator.plan_batch(events.job(), Vec::new()).await.unwrap_err().to_string();
     assert!(looked.contains("did you mean `clicks`?"), "{looked}");
     let mut logs = events.job();
     logs.target.table_type = tributary_types::pipeline::TableType::MergeOnRead;

@@ -171,6 +171,7 @@ async fn planned(bench: &Bench) -> String {
     let bound = bind("SELECT id, amount + 1 AS amount FROM <SRC> WHERE amount > 0", &names).unwrap();
     let job = Job {
         text: bound.text,
+        then: Vec::new(),
         relations: pinned(bound.references, &bench.sources).unwrap(),
         sources: bench.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect(),
         limits: bench.limits.clone(),
