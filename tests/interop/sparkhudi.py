@@ -286,7 +286,7 @@ class HudiTable:
             if file.suffix == ".parquet":
                 # <file group>_<write token>_<requested time>.parquet
                 instant = file.stem.rsplit("_", 1)[1]
-            elif ".log." in file.name:
+            elif ".log." in file.name and file.suffix != ".crc":
                 # .<file group>_<requested time>.log.<number>_<write token>
                 instant = file.name.split(".log.")[0].rsplit("_", 1)[1]
             else:

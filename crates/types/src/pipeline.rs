@@ -21,6 +21,7 @@ mod source;
 mod start;
 mod transforms;
 mod units;
+mod versions;
 
 pub use files::{
     BadRecords, CsvOptions, CsvPreset, DuplicateNames, FileFormat, FileOptions, FileOrder, FileSource, JsonOptions,
@@ -275,7 +276,7 @@ impl Pipeline {
         if target.table_type == TableType::MergeOnRead {
             problems.extend(target.services.merge_on_read_problem());
         }
-        problems.extend(version_problem(target));
+        problems.extend(versions::problem(target));
         for (key, columns) in
             [("record_key", &target.record_key), ("partition_by", &target.partition_by), ("ordering", &target.ordering)]
         {
@@ -330,27 +331,6 @@ impl Pipeline {
         }
         if target.operation == Operation::DeletePartition && target.partition_by.is_empty() {
             problems.push("`target.operation = \"delete_partition\"` needs `target.partition_by`".to_string());
-        }
-    }
-}
-
-/// What version 8 cannot do, and that others cannot be written at all.
-fn version_problem(target: &Target) -> Option<String> {
-    match target.table_version {
-        9 => None,
-        8 if target.table_type == TableType::MergeOnRead => Some(
-            "`target.table_version = 8` is written for copy-on-write tables only: a merge-on-read table needs version 9"
-                .to_string(),
-        ),
-        // Releases of Hudi differ in whether the key of such a table is the value or `column:value`.
-        8 if target.record_key.len() == 1 && target.partition_by.len() > 1 => Some(
-            "`target.table_version = 8` does not say how a single record key is written where there are several \
-             `target.partition_by`: use version 9"
-                .to_string(),
-        ),
-        8 => None,
-        other => {
-            Some(format!("`target.table_version = {other}` cannot be written: versions 8 and 9 are supported"))
         }
     }
 }
