@@ -93,7 +93,8 @@ WHITE_SPACE = [
     Case("control_characters_are_trimmed", "\x0bx\x0c,\x01y\x02\n", options=TRIM),
     Case("blank_lines", "1,2\n\n   \n\t\n3,4\n\n"),
     Case("lines_of_separators", ",\n1,2\n , \n"),
-    Case("white_space_in_numbers", " 5, 1.5\n6 ,2.5 \n", columns="a int, b double, _corrupt_record string", options=CORRUPT),
+    Case("white_space_in_numbers", " 5, 1.5\n6 ,2.5 \n",
+         columns="a int, b double, _corrupt_record string", options=CORRUPT),
 ]
 
 SEPARATORS = [
@@ -122,7 +123,8 @@ LINE_BREAKS = [
     Case("empty_file", {"a.csv": "", "b.csv": "1,2\n"}),
     Case("white_space_only", "\n  \n\r\n"),
     Case("header_only", "a,b\n", options=NAMED),
-    Case("several_files", {"a.csv": "a,b\n1,2\n", "b.csv": "a,b\n3,4\n", "_c.csv": "5,6\n", ".d.csv": "7,8\n"}, options=NAMED),
+    Case("several_files", {"a.csv": "a,b\n1,2\n", "b.csv": "a,b\n3,4\n", "_c.csv": "5,6\n", ".d.csv": "7,8\n"},
+         options=NAMED),
 ]
 
 RECORDS_OF_LINES = [
@@ -155,12 +157,15 @@ RAGGED = [
 
 TYPES = [
     Case("bad_cell_is_null", "1,2.5\nx,3.5\n3,y\n", columns="a int, b double"),
-    Case("bad_cell_in_the_corrupt_column", '1,2.5\nx,3.5\n3,"y"\n', columns="a int, b double, _corrupt_record string", options=CORRUPT),
+    Case("bad_cell_in_the_corrupt_column", '1,2.5\nx,3.5\n3,"y"\n',
+         columns="a int, b double, _corrupt_record string", options=CORRUPT),
     Case("bad_cell_is_dropped", "1,2.5\nx,3.5\n3,y\n", columns="a int, b double", options=DROP),
     Case("bad_cell_fails_fast", "1,2.5\nx,3.5\n", columns="a int, b double", options=FAIL),
     Case("good_cells_pass_fast", '1,2.5\n"2",\n', columns="a int, b double", options=FAIL),
-    Case("integers", "2147483647,9223372036854775807\n2147483648,9223372036854775808\n-1,+1\n1.0,1e3\n007,-0\n", columns="a int, b bigint"),
-    Case("doubles", "1e3,.5\n1.,-0.0\n1d,2.5F\nNaN,Infinity\n-Infinity,nan\nInf,-Inf\n1_0,--1\n", columns="a double, b double"),
+    Case("integers", "2147483647,9223372036854775807\n2147483648,9223372036854775808\n-1,+1\n1.0,1e3\n007,-0\n",
+         columns="a int, b bigint"),
+    Case("doubles", "1e3,.5\n1.,-0.0\n1d,2.5F\nNaN,Infinity\n-Infinity,nan\nInf,-Inf\n1_0,--1\n",
+         columns="a double, b double"),
     Case("singles", "1.1,3.4e38\n1e39,x\n", columns="a float, b float"),
     Case("words_for_doubles", "-,oo\n-oo,NaN\n1,Inf\n", columns="a double, b double",
          options={"nan_value": "-", "positive_inf": "oo", "negative_inf": "-oo"}),
@@ -172,8 +177,10 @@ TYPES = [
          because="Spark leaves commas out wherever they are, and so takes `1,2` for 12", ours=two((None, "1.00"))),
     Case("dates", "2025-01-05,2025-1-5\n2025-01,2025\n2025-01-05 10:00:00,2025-01-05T10\n 2025-01-05 ,2025-02-29\n20250105,x\n",
          columns="a date, b date"),
-    Case("date_format", "05.01.2025,1.2.2025\n31.12.1999,2025-01-01\n", columns="a date, b date", options={"date_format": "dd.MM.yyyy"}),
-    Case("date_format_with_names", "5 Jan 2025,05 January 2025\n", columns="a date, b date", options={"date_format": "d MMM yyyy"},
+    Case("date_format", "05.01.2025,1.2.2025\n31.12.1999,2025-01-01\n",
+         columns="a date, b date", options={"date_format": "dd.MM.yyyy"}),
+    Case("date_format_with_names", "5 Jan 2025,05 January 2025\n",
+         columns="a date, b date", options={"date_format": "d MMM yyyy"},
          because="names of months are read in both of their lengths", ours=two(("2025-01-05", "2025-01-05"))),
     Case("times", "2025-01-05T10:20:30Z,2025-01-05 10:20:30\n2025-01-05T10:20:30.123456+02:00,2025-01-05 1:2:3\n"
          "2025-01-05,2025-01-05 10:20\n2025-01-05 10:20:30.1234567,2025-1-5T10\n2025-01-05 24:00:00,2025-13-01\nx,2025-01-05 10:20:30 UTC\n",

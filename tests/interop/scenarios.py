@@ -208,8 +208,8 @@ class Scenario:
 
     def incremental_expected(self, begin):
         """Rows last written by a round that completed after `begin`."""
-        later = [number for number, (_, completed, _) in enumerate(self.rounds) if begin == BEGINNING or completed > begin]
-        changed = set().union(*(self.rounds[number][2] for number in later))
+        later = [keys for _, completed, keys in self.rounds if begin == BEGINNING or completed > begin]
+        changed = set().union(*later)
         return in_order(row for key, row in self.expected.items() if key in changed)
 
     def incremental_by_spark(self, begin):

@@ -75,6 +75,7 @@ mod tests {
             instant: None,
             completed: None,
             seq: None,
+            overrides: Vec::new(),
             sources: Vec::new(),
             written: Written::default(),
             timings: Vec::new(),
