@@ -516,7 +516,7 @@ impl Fault for Error {
             Error::Legacy { .. } => "LEGACY_CHECKPOINT",
             Error::Moved { .. } => "SOURCE_MOVED",
             Error::Conflict { .. } => "TARGET_CONFLICT",
-            Error::WriterConflict { .. } => Error::WRITER_CONFLICT,
+            Error::WriterConflict { .. } => "WRITER_CONFLICT",
             Error::Unknown { .. } => "COMMIT_UNKNOWN",
             Error::Gone { .. } => "BATCH_GONE",
             Error::Timeout { .. } => "TIMEOUT",

@@ -107,7 +107,7 @@ pub(crate) fn decide(question: &Question<'_>, facts: &Facts) -> Result<Window, P
     };
     let spans = from.iter().filter_map(|(partition, begin)| {
         let end = to.get(partition).copied().unwrap_or(*begin);
-        (*begin < end).then(|| (*partition, *begin..end))
+        (*begin < end).then_some((*partition, *begin..end))
     });
     let lag = |(partition, end): (&i32, &i64)| facts.ends.get(partition).map_or(0, |last| (last - end).max(0) as u64);
     let named = |partitions: Offsets| TopicOffsets { topic: question.topic.to_string(), partitions };

@@ -188,7 +188,7 @@ impl Planning<'_> {
         }
         let before = |partition: &i32| {
             let (start, end) = facts.starts.get(partition).zip(facts.ends.get(partition))?;
-            (start < end).then(|| (*partition, *start..*end))
+            (start < end).then_some((*partition, *start..*end))
         };
         let spans: BTreeMap<i32, Range<i64>> = match window.spans.is_empty() {
             false => window.spans.clone(),

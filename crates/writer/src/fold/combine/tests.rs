@@ -104,8 +104,7 @@ proptest! {
     fn it_does_not_matter_in_which_grouping_three_values_are_combined(
         rows in prop::collection::vec((small(), small(), small()), 1..20),
     ) {
-        let side = |pick: fn(&(Option<i64>, Option<i64>, Option<i64>)) -> Option<i64>| rows.iter().map(pick).collect::<Vec<_>>();
-        let (a, b, c) = (side(|row| row.0), side(|row| row.1), side(|row| row.2));
+        let (a, (b, c)): (Vec<_>, (Vec<_>, Vec<_>)) = rows.into_iter().map(|(a, b, c)| (a, (b, c))).unzip();
         for combine in every() {
             let (a, b, c) = (column(&combine, &a), column(&combine, &b), column(&combine, &c));
             let left = combine.combine(&combine.combine(&a, &b).unwrap(), &c).unwrap();
@@ -139,8 +138,7 @@ proptest! {
     #[test]
     fn rows_do_not_influence_each_other(rows in prop::collection::vec((small(), small()), 2..20), at in 0usize..20) {
         let at = at % rows.len();
-        let side = |pick: fn(&(Option<i64>, Option<i64>)) -> Option<i64>| rows.iter().map(pick).collect::<Vec<_>>();
-        let (a, b) = (side(|row| row.0), side(|row| row.1));
+        let (a, b): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         for combine in every() {
             let (a, b) = (column(&combine, &a), column(&combine, &b));
             let whole = combine.combine(&a, &b).unwrap();
