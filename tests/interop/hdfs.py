@@ -26,18 +26,22 @@ class Cluster:
         self.classpath = f"{jars}:{Path(pyspark.__file__).parent / 'jars'}/*"
         self.java = Path(os.environ["JAVA_HOME"], "bin", "java")
         self.folder = Path(tempfile.mkdtemp(prefix="tributary-hdfs-"))
-        arguments = ["-nomr", "-format", "-nnport", "0", "-time", str(LIFETIME_SECONDS * 1000)]
-        arguments += ["-writeDetails", "details.json"]
+        # Hadoop's shell does without it only where nothing is said of the file system.
+        (self.folder / "core-site.xml").write_text("<configuration/>")
+        self.classpath = f"{self.folder}:{self.classpath}"
+        arguments = ["-nomr", "-format", "-nnport", "0", "-writeDetails", "details.json"]
+        cluster = self._command("org.apache.hadoop.mapreduce.MiniHadoopClusterManager", *arguments)
         with (self.folder / "log").open("w") as log:
             self.process = subprocess.Popen(
-                self._command("org.apache.hadoop.mapreduce.MiniHadoopClusterManager", *arguments),
+                ["timeout", str(LIFETIME_SECONDS), *cluster],
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         self.url = f"hdfs://127.0.0.1:{self._port()}"
         return self
 
     def __exit__(self, *_):
-        self.process.kill()
+        # Passed on to the cluster.
+        self.process.terminate()
         self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -399,7 +399,7 @@ class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Operators, unitt
             check_in_depth(self, scenario)
             there = cluster.pipeline_file(scenario, target=f"{cluster.url}/lake/target")
             with self.tributary.start(there) as refused:
-                _, message = refused.communicate(timeout=60)
+                message, _ = refused.communicate(timeout=60)
             self.assertEqual(2, refused.returncode, message)
             self.assertIn("tables on HDFS can be read but not written", message)
 
