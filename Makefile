@@ -70,10 +70,9 @@ clean: ## Remove what was built from this workspace (`rm -r` the target folder t
 test: setup-build ## Run every Rust test
 	cargo test $(WORKSPACE)
 
-# The same integration tests with each role behind its own port: gRPC and Flight between them.
+# The same integration tests with each role behind its own port: gRPC and Flight between them. Where a role runs changes no
+# storage operation, so faults of each are explored with the roles together; one exploration is repeated here.
 .PHONY: test-apart
-# Where a role runs changes no storage operation, so faults of each are explored with the roles together; one exploration
-# is repeated here.
 test-apart: setup-build ## Run the integration tests with the roles apart
 	TRIBUTARY_TEST_ROLES=apart cargo test $(WORKSPACE) --test it -- --skip every_fault
 	TRIBUTARY_TEST_ROLES=apart cargo test $(WORKSPACE) --test it the_first_batch_survives_every_fault
