@@ -219,6 +219,30 @@ async fn files_are_read_with_every_role_behind_its_own_port() {
     assert_sound(&lake.path("out"), "clicks").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_not_there_is_no_directory_without_news() {
+    let lake = Lake::new();
+    let roles = roles();
+    let schema = r#"{"type":"record","name":"r","fields":[{"name":"id","type":"long"},{"name":"n","type":"long"}]}"#;
+    put(&lake, "schema.avsc", schema);
+    let files = json!({"order": "name", "schema_file": lake.path("schema.avsc")});
+    let job = clicks(&lake, files, json!({"header": true}));
+    let missing = |error: tributary_api::coordinator::Failure| {
+        assert_eq!(error.reason, "DIRECTORY_NOT_FOUND");
+        let clicks = lake.path("clicks");
+        assert!(error.message.contains(&format!("no directory at `{clicks}`")), "{}", error.message);
+        assert!(error.message.contains("source `clicks`"), "{}", error.message);
+    };
+    missing(run(&roles, &job, "mistyped").await.error.unwrap());
+    assert!(roles.coordinator.plan_batch(job.clone(), Vec::new()).await.is_err());
+    put(&lake, "clicks/1.csv", "id,n\n1,1\n");
+    assert_eq!(run(&roles, &job, "r1").await.outcome, Some(Outcome::Committed));
+    std::fs::rename(lake.path("clicks"), lake.path("elsewhere")).unwrap();
+    missing(run(&roles, &job, "gone").await.error.unwrap());
+    std::fs::rename(lake.path("elsewhere"), lake.path("clicks")).unwrap();
+    assert_eq!(run(&roles, &job, "back").await.outcome, Some(Outcome::NoNewData));
+}
+
 /// A copy of a lake has files of another time, so a source that goes on in it must not mind.
 fn explored(lake: &Lake) -> Pipeline {
     let described = clicks(lake, json!({"order": "name", "on_changed": "ignore"}), json!({"header": true}));

@@ -82,10 +82,15 @@ impl Service {
 
     /// Reads the target, and repairs the local record where it disagrees.
     async fn compare(&self, pipeline: &PipelineName, target: &str) -> Result<(Resolved, Known), Error> {
+        let recorded = self.known(pipeline, target)?.is_some();
         let (resolved, right) = self.look(pipeline, target).await?;
         if let Some(said) = &resolved.repaired {
             ::metrics::counter!(metrics::REPAIRS).increment(1);
-            tracing::warn!(%pipeline, target, said, "local checkpoint record repaired");
+            // A process without a data directory begins with no record each time.
+            match recorded {
+                true => tracing::warn!(%pipeline, target, said, "local checkpoint record repaired"),
+                false => tracing::info!(%pipeline, target, said, "local checkpoint record made"),
+            }
             self.keep(pipeline, target, &right)?;
         }
         Ok((resolved, right))

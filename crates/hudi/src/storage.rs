@@ -108,6 +108,11 @@ impl Storage {
         }
     }
 
+    /// Whether it is certain that there is no directory: on a local disk, where that differs from an empty one.
+    pub fn lacks_directory(&self) -> bool {
+        matches!(&self.lock, LockKind::File(directory) if !directory.is_dir())
+    }
+
     /// Whether both are one place: symbolic links, `.` and trailing slashes make no difference.
     pub fn is_at(&self, other: &Storage) -> bool {
         match (&self.lock, &other.lock) {

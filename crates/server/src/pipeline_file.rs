@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pipeline files: TOML in, a checked [`Pipeline`] with its SQL out.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use tributary_types::pipeline::{Pipeline, SourceKind};
 
@@ -104,14 +104,41 @@ pub(crate) fn with_suggestion(message: &str) -> String {
 pub(crate) fn resolve(directory: &Path, path: &str) -> String {
     let has_scheme = path.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/'));
     if has_scheme || Path::new(path).is_absolute() || directory.as_os_str().is_empty() {
+        return without_parents(path);
+    }
+    without_parents(&directory.join(path).display().to_string())
+}
+
+/// A local path without `..`, which tables refuse: each takes the directory before it away. A URL stays as it is.
+pub(crate) fn without_parents(path: &str) -> String {
+    if path.contains("://") || !Path::new(path).components().any(|part| part == Component::ParentDir) {
         return path.to_string();
     }
-    directory.join(path).display().to_string()
+    // One that begins with `..` means something only from where the process is.
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    let mut plain = PathBuf::new();
+    for part in absolute.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    plain.display().to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_goes_up_is_the_one_it_means() {
+        assert_eq!(resolve(Path::new("/a/../b/jobs"), "../lake/t"), "/b/lake/t");
+        assert_eq!(resolve(Path::new("jobs"), "lake/t"), "jobs/lake/t");
+        assert_eq!(without_parents("s3://lake/a/../b"), "s3://lake/a/../b");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(without_parents("../t"), here.parent().unwrap().join("t").display().to_string());
+        assert_eq!(without_parents("/../t"), "/t");
+    }
 
     const GOOD: &str = r#"
 name = "p"

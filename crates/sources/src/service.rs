@@ -60,6 +60,10 @@ impl Service {
         };
         let rules = Rules::new(&files.source.files).map_err(refuse)?;
         let storage = self.stores.open(url).map_err(fault(url))?;
+        if storage.lacks_directory() {
+            // It would look like a directory in which nothing is new.
+            return Err(Error::NoDirectory { source_name: request.source.clone(), url: url.clone() });
+        }
         let now_millis = self.clock.now_millis();
         let entries = list(&storage, files.source.files.recursive).await?;
         let listed = rules.choose(&entries).map_err(|file| {

@@ -245,10 +245,14 @@ async fn a_file_that_changes_or_vanishes_between_plan_and_read_is_an_error_that_
 }
 
 #[tokio::test]
-async fn a_directory_that_is_not_there_has_no_files_and_no_schema() {
+async fn an_empty_directory_has_no_files_and_no_schema_and_one_that_is_not_there_is_an_error() {
     let directory = Directory::new("csv", json!({}), json!({}));
     let url = directory.path("nowhere").display().to_string();
-    let plan = directory.service.plan(PlanRequest { url, ..directory.request(Begin::Earliest, None) }).await.unwrap();
+    let asked = PlanRequest { url, ..directory.request(Begin::Earliest, None) };
+    let error = directory.service.plan(asked.clone()).await.unwrap_err();
+    assert_eq!(error.reason(), "DIRECTORY_NOT_FOUND");
+    std::fs::create_dir(directory.path("nowhere")).unwrap();
+    let plan = directory.service.plan(asked).await.unwrap();
     assert!(!plan.has_news && plan.table.schema.is_none() && plan.changed.is_none());
 }
 

@@ -64,7 +64,7 @@ pub enum OverrideError {
     /// The part after it is no place.
     #[error(
         "`{text}` is no place to set a cursor to: expected `requested:<instant>`, `completed:<instant>`, \
-         `file:<position>`, `latest`, `earliest`, `snapshot`, `start`, or an instant alone for a pipeline of one source"
+         `file:<position>`, `offsets:<topic>,<partition>:<next offset>,…`, `latest`, `earliest`, `snapshot`, `start`, or an instant alone for a pipeline of one source"
     )]
     Place {
         /// The refused text.

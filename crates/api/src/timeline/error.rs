@@ -16,6 +16,17 @@ pub enum Error {
         /// What named it.
         what: String,
     },
+    /// There is no directory of files.
+    #[error(
+        "source `{source_name}`: there is no directory at `{url}`, as the process that reads it sees it; check the path, \
+         and that the disk is there"
+    )]
+    NoDirectory {
+        /// The source.
+        source_name: SourceName,
+        /// Where it was looked for.
+        url: String,
+    },
     /// A table version that is not read.
     #[error("table `{url}` has version {version}: versions {supported} can be read")]
     Version {
@@ -362,7 +373,7 @@ fn stood_at(cursor: &Cursor) -> String {
 impl Fault for Error {
     fn code(&self) -> Code {
         match self {
-            Error::NoTable { .. } => Code::NotFound,
+            Error::NoTable { .. } | Error::NoDirectory { .. } => Code::NotFound,
             Error::Version { .. } | Error::Unsupported { .. } => Code::Unsupported,
             Error::Recreated { .. }
             | Error::Restored { .. }
@@ -400,6 +411,7 @@ impl Fault for Error {
     fn reason(&self) -> &'static str {
         match self {
             Error::NoTable { .. } => "TABLE_NOT_FOUND",
+            Error::NoDirectory { .. } => "DIRECTORY_NOT_FOUND",
             Error::Version { .. } => "TABLE_VERSION_UNSUPPORTED",
             Error::Unsupported { .. } => "TABLE_UNSUPPORTED",
             Error::Recreated { .. } => "SOURCE_RECREATED",

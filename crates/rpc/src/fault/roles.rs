@@ -77,6 +77,7 @@ macro_rules! role_error {
 
 role_error! { timeline::Error, "timeline":
     "TABLE_NOT_FOUND" => NoTable { url, what }
+    "DIRECTORY_NOT_FOUND" => NoDirectory { source_name, url }
     "TABLE_VERSION_UNSUPPORTED" => Version { url, version, supported }
     "TABLE_UNSUPPORTED" => Unsupported { url, what }
     "SOURCE_RECREATED" => Recreated { source_name, url, found, expected }

@@ -35,6 +35,7 @@ fn timeline_errors() -> Vec<timeline::Error> {
     use timeline::Error as E;
     vec![
         E::NoTable { url: s("/a"), what: s("source `a`") },
+        E::NoDirectory { source_name: source_name(), url: s("/a") },
         E::Version { url: s("/a"), version: 3, supported: "6, 8 and 9" },
         E::Unsupported { url: s("/a"), what: s("bootstrap") },
         E::Recreated { source_name: source_name(), url: s("/a"), found: s("1"), expected: s("2") },

@@ -13,6 +13,7 @@ use crate::cli::{Output, TableCommand};
 use crate::commands::{Failed, roles};
 use crate::embedded::Embedded;
 use crate::output::{self, CommitLine, TableReport};
+use crate::pipeline_file::without_parents;
 
 /// Bytes that merging the log files of one file group may take.
 const READ_MEMORY: usize = 1 << 30;
@@ -20,10 +21,10 @@ const READ_MEMORY: usize = 1 << 30;
 /// Runs the command; answers the exit code.
 pub async fn table(command: TableCommand, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
     match command {
-        TableCommand::Inspect { table, output } => inspect(&table, stores.as_ref(), output).await,
+        TableCommand::Inspect { table, output } => inspect(&without_parents(&table), stores.as_ref(), output).await,
         TableCommand::Read { table, columns, limit, meta_columns, output } => {
             let roles = roles(None, stores)?;
-            let relation = whole_table(&roles, &table, meta_columns).await?;
+            let relation = whole_table(&roles, &without_parents(&table), meta_columns).await?;
             let rows = collect(&roles, &relation, projection(&relation, &columns)?, limit).await?;
             output::print_rows(&rows, output).map_err(|e| Failed::new(&e, 1))?;
             Ok(0)
