@@ -3,6 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use tributary_types::nearest;
 use tributary_types::pipeline::{Pipeline, SourceKind};
 
 /// Why a pipeline file cannot be used.
@@ -89,14 +90,8 @@ pub(crate) fn with_suggestion(message: &str) -> String {
     if !message.starts_with("unknown ") || quoted.len() < 2 {
         return message.to_string();
     }
-    let unknown = quoted[0];
-    let nearest = quoted[1..]
-        .iter()
-        .map(|known| (strsim::damerau_levenshtein(unknown, known), *known))
-        .filter(|(distance, known)| *distance <= known.len().max(unknown.len()) / 2)
-        .min();
-    match nearest {
-        Some((_, known)) => format!("{message}; did you mean `{known}`?"),
+    match nearest(quoted[0], quoted[1..].iter().copied()) {
+        Some(known) => format!("{message}; did you mean `{known}`?"),
         None => message.to_string(),
     }
 }

@@ -142,6 +142,26 @@ fn type_of(name: &str, value: &Value) -> Result<DataType, String> {
     })
 }
 
+/// What the columns are as far as that is settled: those that are given under the key `what`, and those that earlier plans
+/// kept. Where columns may be added, one that came once stays, whether what brought it is there or not.
+pub(crate) fn settled(
+    what: &str,
+    given_text: Option<&str>,
+    kept_text: Option<&str>,
+    evolves: bool,
+) -> Result<Option<Schema>, String> {
+    let stated = given_text.map(|text| given(what, text)).transpose()?;
+    let kept = kept_text.map(|text| given("the schema in its cursor", text)).transpose()?;
+    Ok(match (stated, kept) {
+        (Some(stated), Some(kept)) if evolves => {
+            let more: Vec<Field> = kept.fields().iter().map(|field| field.as_ref().clone()).collect();
+            Some(grown(&stated, &more))
+        }
+        (Some(stated), _) => Some(stated),
+        (None, kept) => kept,
+    })
+}
+
 /// A schema with the columns of another one that it lacks behind its own, and the same within structs. Columns are the
 /// same whatever their case.
 pub(crate) fn grown(schema: &Schema, other: &[Field]) -> Schema {

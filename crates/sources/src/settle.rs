@@ -70,22 +70,9 @@ impl Settling<'_> {
 
     /// What is given and what earlier plans settled.
     fn known(&self) -> Result<Option<Schema>, Error> {
-        let read = |what: &str, text: &Option<String>| {
-            let schema = text.as_deref().map(|text| schema::given(what, text)).transpose();
-            schema.map_err(|problem| self.refuse(problem))
-        };
-        let given = read("`files.schema`", &self.files.source.files.schema)?;
-        let kept = self.files.state.as_ref().and_then(|state| state.schema.clone());
-        let kept = read("the schema in its cursor", &kept)?;
-        Ok(match (given, kept) {
-            // A column that came once stays, whether its file is there or not.
-            (Some(given), Some(kept)) if self.evolves() => {
-                let more: Vec<Field> = kept.fields().iter().map(|field| field.as_ref().clone()).collect();
-                Some(schema::grown(&given, &more))
-            }
-            (Some(given), _) => Some(given),
-            (None, kept) => kept,
-        })
+        let given = self.files.source.files.schema.as_deref();
+        let kept = self.files.state.as_ref().and_then(|state| state.schema.as_deref());
+        schema::settled("`files.schema`", given, kept, self.evolves()).map_err(|problem| self.refuse(problem))
     }
 
     /// The files that may bring something new. Where nothing is settled and nothing is read yet, any file tells what the

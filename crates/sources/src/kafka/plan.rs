@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{Schema, SchemaRef};
 use tributary_api::timeline::{
     Begin, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, Relation, SourcePlan, Split, TableInfo,
     TopicSplit, WindowReport,
@@ -155,22 +155,9 @@ impl Planning<'_> {
 
     /// What is given and what earlier plans settled.
     fn known(&self) -> Result<Option<Schema>, Error> {
-        let read = |what: &str, text: &Option<String>| {
-            let schema = text.as_deref().map(|text| schema::given(what, text)).transpose();
-            schema.map_err(|problem| self.place.refuse(&problem))
-        };
-        let given = read("`kafka.schema`", &self.files.source.files.schema)?;
-        let kept = self.files.state.as_ref().and_then(|state| state.schema.clone());
-        let kept = read("the schema in its cursor", &kept)?;
-        Ok(match (given, kept) {
-            // A column that came once stays.
-            (Some(given), Some(kept)) if self.evolves() => {
-                let more: Vec<Field> = kept.fields().iter().map(|field| field.as_ref().clone()).collect();
-                Some(schema::grown(&given, &more))
-            }
-            (Some(given), _) => Some(given),
-            (None, kept) => kept,
-        })
+        let given = self.files.source.files.schema.as_deref();
+        let kept = self.files.state.as_ref().and_then(|state| state.schema.as_deref());
+        schema::settled("`kafka.schema`", given, kept, self.evolves()).map_err(|problem| self.place.refuse(&problem))
     }
 
     fn evolves(&self) -> bool {
