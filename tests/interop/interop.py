@@ -40,6 +40,7 @@ from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import FileScenario, Scenario
 from shared import SharedWriters
+from skipping import Skipping
 from sparkhudi import META_COLUMNS, HudiTable, start_session
 from standin import StandIn
 from topics import TopicTests
@@ -86,7 +87,7 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Operators, unittest.TestCase):
+class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Skipping, Operators, unittest.TestCase):
     # Set by main().
     spark = None
     tributary = None
