@@ -61,7 +61,7 @@ pub(crate) async fn open(
     let refuse = |problems: Vec<String>| Error::Target { url: pipeline.target.path.clone(), what: problems.join("; ") };
     let schema = target_schema(&pipeline.target, stored_schema, &checked.schema).map_err(refuse)?;
     let mut problems = operators::problems(&pipeline.target, &schema);
-    problems.extend(target.map(|target| target.retyped(&schema)).unwrap_or_default());
+    problems.extend(target.map(|target| target.unkept_statistics(&schema)).unwrap_or_default());
     if !problems.is_empty() {
         return Err(refuse(problems));
     }

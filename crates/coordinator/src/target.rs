@@ -82,8 +82,9 @@ impl TargetState {
         })
     }
 
-    /// Columns that `schema` gives another type, though their bounds in the metadata table are kept in the old one.
-    pub(crate) fn retyped(&self, schema: &Schema) -> Vec<String> {
+    /// Columns whose bounds in the metadata table could not follow: `schema` gives them another type than the stored one, or
+    /// has them in a type whose bounds are not known.
+    pub(crate) fn unkept_statistics(&self, schema: &Schema) -> Vec<String> {
         let (Some(statistics), Some(stored)) = (&self.statistics, &self.schema) else { return Vec::new() };
         let retyped = schema.fields().iter().filter_map(|field| {
             let (_, stored) = stored.column_with_name(field.name())?;
@@ -98,7 +99,16 @@ impl TargetState {
                 )
             })
         });
-        retyped.collect()
+        let unkept = schema.fields().iter().filter(|field| !statistics.follows(field.name(), field.data_type()));
+        let unkept = unkept.map(|field| {
+            format!(
+                "its metadata table keeps statistics of column `{}`, which is {}: only times in microseconds can be kept \
+                 true; leave the column out of `hoodie.metadata.index.column.stats.column.list` and build the index anew",
+                field.name(),
+                field.data_type()
+            )
+        });
+        retyped.chain(unkept).collect()
     }
 }
 

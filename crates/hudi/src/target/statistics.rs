@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use arrow::datatypes::{DataType, TimeUnit};
 use futures::{StreamExt, TryStreamExt};
 use hudi_core::metadata::payload_merger::MetadataPayloadMerger;
 use hudi_core::metadata::table::column_stats::{
@@ -103,6 +104,14 @@ impl StatsIndex {
         Ok(StatsIndex { columns: definition.source_fields.iter().cloned().collect(), version, of_partitions })
     }
 
+    /// Whether bounds of a column of this type can be kept as Hudi's writers keep them.
+    pub fn follows(&self, column: &str, data_type: &DataType) -> bool {
+        // Bounds are in microseconds here; of other units Hudi writes the number itself.
+        let is_other_time = matches!(data_type, DataType::Timestamp(unit, _) if *unit != TimeUnit::Microsecond)
+            || matches!(data_type, DataType::Time32(_) | DataType::Time64(_));
+        !(is_other_time && self.columns.contains(column))
+    }
+
     /// Whether a column may not change its type: its bounds in `partition_stats` could not be compared with new ones.
     pub fn pins_type(&self, column: &str) -> bool {
         self.of_partitions && self.columns.contains(column)
@@ -166,7 +175,7 @@ impl StatsIndex {
         let mut ranges = column_ranges_from_parquet_bytes(&footer).map_err(|e| Error::corrupt(&path, e))?;
         ranges.retain(|range| self.columns.contains(&range.column_name));
         for range in &mut ranges {
-            settle(range, &file.partition);
+            settle(range, &file.partition, self.version);
             if !range.range_known && range.null_count != range.value_count {
                 return Err(Error::corrupt(path, format!("no statistics of column `{}`", range.column_name)));
             }
@@ -198,7 +207,7 @@ fn no_range(column: &str) -> ColumnRangeStats {
 }
 
 /// Puts in what a footer does not say, or says too narrowly.
-fn settle(range: &mut ColumnRangeStats, partition: &str) {
+fn settle(range: &mut ColumnRangeStats, partition: &str, version: StatsIndexVersion) {
     if range.column_name == PARTITION_PATH {
         let value = ColumnStatValue::String(partition.to_string());
         (range.min_value, range.max_value, range.range_known) = (Some(value.clone()), Some(value), true);
@@ -209,6 +218,15 @@ fn settle(range: &mut ColumnRangeStats, partition: &str) {
         (Some(ColumnStatValue::Float(_)), _) => range.max_value = Some(ColumnStatValue::Float(f32::NAN)),
         (Some(ColumnStatValue::Double(_)), _) => range.max_value = Some(ColumnStatValue::Double(f64::NAN)),
         _ => {}
+    }
+    // In the first version Hudi's writers put a timestamp down as the number that the file holds, though there is a form
+    // for timestamps; the two cannot be compared.
+    if version == StatsIndexVersion::V1 {
+        for value in [&mut range.min_value, &mut range.max_value] {
+            if let Some(ColumnStatValue::TimestampMicros(micros) | ColumnStatValue::LocalTimestampMicros(micros)) = value {
+                *value = Some(ColumnStatValue::Long(*micros));
+            }
+        }
     }
 }
 

@@ -67,6 +67,28 @@ fn not_a_number_is_greater_than_every_number() {
     assert_eq!(merge(&stats(1.0, f64::NAN), &tight), tight, "an exact bound replaces");
 }
 
+#[test]
+fn bounds_of_times_are_what_the_table_s_other_writers_would_write() {
+    let range = |value: ColumnStatValue| ColumnRangeStats {
+        min_value: Some(value.clone()),
+        max_value: Some(value),
+        range_known: true,
+        ..no_range("t")
+    };
+    let settled = |value: ColumnStatValue, version| {
+        let mut range = range(value);
+        settle(&mut range, "p", version);
+        range.max_value
+    };
+    let micros = ColumnStatValue::TimestampMicros(7);
+    assert_eq!(settled(micros.clone(), StatsIndexVersion::V1), Some(ColumnStatValue::Long(7)));
+    assert_eq!(settled(micros.clone(), StatsIndexVersion::V2), Some(micros));
+    let index = StatsIndex::parse("f", DEFINITION.as_bytes(), 9, true).unwrap();
+    assert!(index.follows("n", &DataType::Timestamp(TimeUnit::Microsecond, None)));
+    assert!(!index.follows("n", &DataType::Timestamp(TimeUnit::Millisecond, None)));
+    assert!(index.follows("other", &DataType::Timestamp(TimeUnit::Millisecond, None)));
+}
+
 fn at(second: u32, milli: u32) -> InstantTime {
     format!("202501010000{second:02}{milli:03}").parse().unwrap()
 }
