@@ -337,7 +337,7 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
         let schema = relations.iter().find_map(|relation| relation.as_ref().map(|r| r.schema.clone()));
         let schema = schema.or_else(|| plan.table.schema.clone()).ok_or_else(|| Error::Target {
             url: source.url(),
-            what: format!("source `{}` has no schema yet: {}", source.name, without_schema(source)),
+            what: without_schema(source, plan),
         })?;
         let lookup = source.read == ReadMode::Snapshot;
         sources.push(MergeSource {
@@ -351,14 +351,16 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
     Ok(sources)
 }
 
-fn without_schema(source: &Source) -> &'static str {
-    match source.kind {
+fn without_schema(source: &Source, plan: &SourcePlan) -> String {
+    let why = match source.kind {
         SourceKind::Hudi => "it never had a commit",
         SourceKind::Kafka => "no message of it shows one; give one with `kafka.schema_file`",
         SourceKind::Csv | SourceKind::Json | SourceKind::Parquet => {
             "no file of it was ever read; give one with `files.schema_file`"
         }
-    }
+    };
+    let notice = plan.report.notice.as_ref().map(|what| format!("; {what}")).unwrap_or_default();
+    format!("source `{}` has no schema yet: {why}{notice}", source.name)
 }
 
 /// Plans the SQL over the sources' schemas.

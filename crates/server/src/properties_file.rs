@@ -19,7 +19,7 @@ use tributary_types::Override;
 use tributary_types::pipeline::Pipeline;
 
 use crate::cli::JobArgs;
-use crate::pipeline_file::{resolve, with_suggestion};
+use crate::pipeline_file::{counted, resolve, with_suggestion};
 
 const PREFIX: &str = "hoodie.streamer.";
 const OLD_PREFIX: &str = "hoodie.deltastreamer.";
@@ -48,7 +48,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The properties are no job that can be run here.
-    #[error("properties `{}` have {} problem(s):\n  - {}", path.display(), problems.len(), problems.join("\n  - "))]
+    #[error("properties `{}` have {}:\n  - {}", path.display(), counted(problems.len()), problems.join("\n  - "))]
     Invalid {
         /// The file.
         path: PathBuf,

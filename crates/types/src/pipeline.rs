@@ -13,6 +13,7 @@ use crate::names::{PipelineName, SourceName};
 
 mod files;
 mod kafka;
+mod meaningless;
 mod merge;
 mod operation;
 mod policies;
@@ -250,6 +251,7 @@ impl Pipeline {
             let Source { name, kind, files, csv, json, .. } = source;
             problems.extend(files::problems(name.as_str(), *kind, files, csv, json));
             problems.extend(kafka::problems(source));
+            problems.extend(meaningless::problems(source));
             problems.extend(source::start_problem(source));
             if let Some(Start::At(cursor)) = &source.start
                 && !kind.fits(cursor)

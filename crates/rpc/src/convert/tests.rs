@@ -203,6 +203,7 @@ fn report() -> WindowReport {
         late_files: vec!["a.csv".to_string()],
         left_out: vec!["b.csv".to_string()],
         left_out_files: 7,
+        notice: Some("no file fits".to_string()),
     }
 }
 

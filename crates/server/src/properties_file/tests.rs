@@ -106,7 +106,7 @@ fn what_cannot_be_kept_is_refused_and_every_problem_is_told_at_once() {
                 hoodie.errortable.enable=true\n";
     let refused = read(&[ONE, text, TARGET]).unwrap_err();
     for part in [
-        "7 problem(s)",
+        "has 7 problems",
         "force.skip=true",
         "USE_TRANSITION_TIME",
         "com.acme",
