@@ -13,6 +13,7 @@ use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Sourc
 use tributary_types::{CursorKind, FileState, SourceCheckpoint, Window};
 
 use crate::decide::{begin_of, check_binding, check_moved};
+use crate::flat::check_plain;
 use crate::operators;
 use crate::schema::target_schema;
 use crate::service::Roles;
@@ -54,6 +55,7 @@ pub(crate) async fn open(
     let binding = check_binding(pipeline, &bound, standing)?;
     let plans = plan_sources(roles, pipeline, &bound, standing, Ends::Planned(purpose)).await?;
     check_moved(pipeline, standing)?;
+    check_plain(pipeline, &plans)?;
     planned(&plans);
     let sources = merge_sources(pipeline, &plans)?;
     let checked = check_sql(roles, pipeline, &sources, limits).await?;
