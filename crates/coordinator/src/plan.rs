@@ -7,7 +7,7 @@ use arrow::datatypes::SchemaRef;
 use futures::future::try_join_all;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource, Step};
-use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Views};
+use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::{arrow_schema, avro_schema};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source, SourceKind, Transform};
 use tributary_types::{CursorKind, FileState, SourceCheckpoint, Window};
@@ -180,11 +180,11 @@ pub(crate) async fn plan_sources(
         let sources = plan_again(roles, &requests, &pinned.sources).await?;
         return Ok(Plans { sources, ceiling_millis: pinned.ceiling_millis });
     }
-    let first = plan_all(roles, &requests).await?;
+    let first = plan_all(roles.timeline.as_ref(), &requests).await?;
     if pipeline.consistency == Consistency::Independent {
         return Ok(Plans { sources: first, ceiling_millis: None });
     }
-    align(roles, pipeline, requests, first).await
+    align(roles.timeline.as_ref(), pipeline, requests, first).await
 }
 
 /// The files of a window.
@@ -194,7 +194,7 @@ fn paths_of(changed: &Relation) -> Vec<String> {
 
 /// Cuts all windows at one ceiling: the lowest frontier, or the end of a source that a limit stopped before it.
 async fn align(
-    roles: &Roles,
+    timeline: &dyn Timeline,
     pipeline: &Pipeline,
     mut requests: Vec<PlanRequest>,
     first: Vec<SourcePlan>,
@@ -207,7 +207,7 @@ async fn align(
         for request in &mut requests {
             request.ceiling_millis = Some(ceiling);
         }
-        plans = plan_all(roles, &requests).await?;
+        plans = plan_all(timeline, &requests).await?;
         for (known, plan) in left_out.iter_mut().zip(&plans) {
             *known = plan.report.skipped.clone().or(known.take());
         }
@@ -243,9 +243,9 @@ fn mark_uncut(plans: &mut [SourcePlan]) {
     }
 }
 
-async fn plan_all(roles: &Roles, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
+async fn plan_all(timeline: &dyn Timeline, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
     // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
-    let plans: Vec<_> = requests.iter().map(|request| roles.timeline.plan(request.clone())).collect();
+    let plans: Vec<_> = requests.iter().map(|request| timeline.plan(request.clone())).collect();
     Ok(try_join_all(plans).await?)
 }
 
@@ -380,3 +380,6 @@ async fn check_sql(
     };
     Ok(roles.merge.check(request).await?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,6 +259,7 @@ fn location(directory: &Path, path: &str) -> String {
 }
 
 /// Properties, of which each is taken once.
+#[derive(Debug)]
 struct Props {
     left: BTreeMap<String, String>,
     problems: Vec<String>,

@@ -315,7 +315,7 @@ async fn a_prefix_of_a_store_under_which_nothing_is_is_told_until_something_was_
     let plan = service.plan(request(None)).await.unwrap();
     assert!(plan.report.notice.as_ref().unwrap().contains("no file under `memory://lake/clicks`"), "{:?}", plan.report);
     let storage = tributary_hudi::Stores::open(stores.as_ref(), "memory://lake/clicks").unwrap();
-    storage.put("1.csv", "id\n1\n".into()).await.unwrap();
+    storage.put("1.csv", "id\n1\n").await.unwrap();
     let read = service.plan(request(Some(&plan))).await.unwrap();
     assert_eq!((read.report.notice.clone(), read.report.files), (None, 1));
     storage.delete("1.csv").await.unwrap();
