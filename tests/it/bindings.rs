@@ -191,6 +191,30 @@ async fn a_table_that_moved_is_refused_by_name_until_it_is_accepted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_directory_of_files_that_moved_is_called_a_directory() {
+    let lake = Lake::new();
+    let mut job = pipeline(json!({
+        "name": "p",
+        "source": [{"name": "a", "kind": "csv", "path": lake.path("a"), "start": "earliest", "csv": {"header": true}}],
+        "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"]},
+    }));
+    fs::create_dir(lake.path("a")).unwrap();
+    fs::write(lake.dir().join("a/1.csv"), "id\n1\n").unwrap();
+    committed(&run(&roles(), &job, "r1").await);
+    fs::rename(lake.path("a"), lake.path("b")).unwrap();
+    job.sources[0].path = lake.path("b");
+    let refused = run(&roles(), &job, "r2").await;
+    assert_says(
+        &refused,
+        "SOURCE_MOVED",
+        &["source `a`", &lake.path("b"), "a directory of files", "accept_binding_change"],
+    );
+    assert!(!refused.error.unwrap().message.contains("table there"));
+    job.accept_binding_change = true;
+    assert_eq!(run(&roles(), &job, "r3").await.outcome, Some(Outcome::NoNewData), "its file was read before");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_path_written_another_way_is_the_same_and_a_commit_without_a_path_is_taken_as_it_is() {
     let lake = lake_after_one_batch().await;
     let mut pipeline = both(&lake);

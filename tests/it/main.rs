@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod aligned;
 mod answering;
 mod archived;
 mod bindings;
 mod cancelling;
 mod crashes;
+mod cursor_resolution;
 mod errors;
 mod files;
 mod history;
@@ -29,12 +31,14 @@ mod pulling;
 mod restored_target;
 mod reused_ids;
 mod roles_apart;
+mod savepoints;
 mod schema_failures;
 mod server_away;
 mod services;
 mod several;
 mod shared_store;
 mod shared_writers;
+mod source_kinds;
 mod source_reports;
 mod source_sets;
 mod support;

@@ -130,3 +130,36 @@ async fn advice_about_limits_of_sql_can_be_followed() {
         assert!(!error.message.contains("merge."), "no file can set that: {}", error.message);
     }
 }
+
+#[test]
+fn looking_at_what_is_no_table_names_the_path_and_no_source() {
+    let lake = Lake::new();
+    for command in ["inspect", "read"] {
+        let look = tributary(&["table", command, &lake.path("nothing")]);
+        assert_eq!(look.code, 1, "{look:?}");
+        assert!(look.stderr.contains(&format!("no Hudi table at `{}`", lake.path("nothing"))), "{look:?}");
+        assert!(!look.stderr.contains("source"), "{look:?}");
+    }
+}
+
+#[test]
+fn a_glob_that_fits_no_file_is_told_by_plan_and_run() {
+    let lake = Lake::new();
+    fs::create_dir(lake.path("clicks")).unwrap();
+    fs::write(lake.dir().join("clicks/1.csv"), "id\n1\n").unwrap();
+    let schema = r#"{"type":"record","name":"r","fields":[{"name":"id","type":["null","string"]}]}"#;
+    fs::write(lake.dir().join("schema.json"), schema).unwrap();
+    let text = "name = \"p\"\n[[source]]\nname = \"clicks\"\nkind = \"csv\"\npath = \"clicks\"\nstart = \"earliest\"\n\
+                files = {glob = \"*.tsv\"SCHEMA}\n[target]\npath = \"out\"\ntable_name = \"out\"\nrecord_key = [\"id\"]\n";
+    let file = lake.dir().join("p.toml");
+    let path = file.display().to_string();
+    for (schema, code) in [(", schema_file = \"schema.json\"", 0), ("", 2)] {
+        fs::write(&file, text.replace("SCHEMA", schema)).unwrap();
+        for command in ["plan", "run"] {
+            let said = tributary(&[command, "--pipeline", &path]);
+            assert_eq!(said.code, code, "{command}: {said:?}");
+            let all = format!("{}{}", said.stdout, said.stderr);
+            assert!(all.contains("one file is there, `1.csv` for one, and none fits `files.glob = \"*.tsv\"`"), "{said:?}");
+        }
+    }
+}

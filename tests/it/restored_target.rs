@@ -28,16 +28,20 @@ fn time(text: &str, later_millis: i64) -> InstantTime {
     InstantTime::from_epoch_millis(millis + later_millis, tributary_types::Zone::Utc)
 }
 
-/// Does what Hudi's restore to the savepoint of the table's oldest commit does: takes every later commit away, newest
-/// first, with its files and its place in the metadata table, and completes a restore instant. Answers its time.
-async fn restore_to_the_first_commit(url: &str) -> InstantTime {
+/// Does what Hudi's restore to the savepoint of a commit of the active timeline does, counted from the oldest: takes every
+/// later commit away, newest first, with its files and its place in the metadata table, and completes a restore instant.
+/// Answers its time.
+pub(crate) async fn restore_to(url: &str, kept: usize) -> InstantTime {
     let (storage, _, timeline) = open(url).await;
     let writes: Vec<_> = timeline.completed_writes().into_iter().cloned().collect();
-    let (kept, lost) = writes.split_first().unwrap();
+    let (kept, lost) = (&writes[kept], &writes[kept + 1..]);
+    let at = time(timeline.latest_time().unwrap().as_str(), 1);
     // Nobody reads what is in the instants of savepoints and restores.
-    storage.put(&format!("{TIMELINE}/{}.savepoint.inflight", kept.requested), "").await.unwrap();
-    let at = time(writes.last().unwrap().completed.as_ref().unwrap().as_str(), 1);
-    storage.put(&format!("{TIMELINE}/{}_{at}.savepoint", kept.requested), "").await.unwrap();
+    let inflight = format!("{TIMELINE}/{}.savepoint.inflight", kept.requested);
+    if storage.head(&inflight).await.unwrap().is_none() {
+        storage.put(&inflight, "").await.unwrap();
+        storage.put(&format!("{TIMELINE}/{}_{at}.savepoint", kept.requested), "").await.unwrap();
+    }
     let (restore, completed) = (time(at.as_str(), 1), time(at.as_str(), 3));
     storage.put(&format!("{TIMELINE}/{restore}.restore.requested"), "").await.unwrap();
     storage.put(&format!("{TIMELINE}/{restore}.restore.inflight"), "").await.unwrap();
@@ -74,7 +78,7 @@ async fn restored(store: Arc<MemoryStore>) -> (Lake, InstantTime) {
         let ended = run(&roles, &job(&lake), &format!("r{round}")).await;
         assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
     }
-    let restore = restore_to_the_first_commit(&lake.path("out")).await;
+    let restore = restore_to(&lake.path("out"), 0).await;
     assert_eq!(rows(&roles, &lake.path("out")).await.len(), 10, "the test restores as it should");
     (lake, restore)
 }

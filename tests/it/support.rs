@@ -108,7 +108,8 @@ pub(crate) fn roles_with(
     roles_of(stores, store, Arc::new(SystemClock), change)
 }
 
-fn roles_of(
+/// All roles over some stores, by a clock, with records in `store` and changed settings of the coordinator.
+pub(crate) fn roles_of(
     stores: Arc<dyn Stores>,
     store: Arc<dyn KeyValue>,
     clock: Arc<dyn Clock>,

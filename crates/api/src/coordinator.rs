@@ -341,12 +341,11 @@ pub enum Error {
         /// Why, and what to do.
         what: String,
     },
-    /// A source's table lies elsewhere than in the last commit, and is the same by name and first commit.
+    /// A source lies elsewhere than in the last commit, and nothing says that it is another one.
     #[error(
-        "source `{source_name}` was read at `{before}` up to commit {instant} of the target, and its path is `{now}` now; \
-         the table there has the same name and first commit, so it was moved or copied. If it is the table to go on \
-         with, set `accept_binding_change = true` once; else restore the path, or give the source another name in the \
-         pipeline and its SQL: it then begins at its `start`"
+        "source `{source_name}` was read at `{before}` up to commit {instant} of the target, and it is to be read at `{now}` \
+         now; {found}. If it is the one to go on with, set `accept_binding_change = true` once; else restore the path, or \
+         give the source another name in the pipeline and its SQL: it then begins at its `start`"
     )]
     Moved {
         /// The source.
@@ -357,6 +356,8 @@ pub enum Error {
         before: String,
         /// Where the pipeline says it is.
         now: String,
+        /// What is known of what is there.
+        found: String,
     },
     /// Somebody else was faster, or the target changed in between.
     #[error("conflict on target `{url}`: {what}")]

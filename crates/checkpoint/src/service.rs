@@ -15,7 +15,7 @@ use tributary_types::{
     Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, SourceName, pipeline_of_key,
 };
 
-use crate::archive::archived_writes;
+use crate::archive::{Wanted, archived_writes};
 use crate::decide::{Known, answer_of, known_cursors, newest, repair};
 use crate::metrics;
 use crate::records::{Records, cache_error};
@@ -143,19 +143,20 @@ impl Service {
                 Err(error) => return Err(error),
             }
         }
-        // What was archived is older than anything there.
-        let archived = if whole || read.commits.is_empty() {
-            archived_writes(&storage, &config, None).await.map_err(fail)?
-        } else if gone.is_empty() {
-            Vec::new()
-        } else {
-            archived_writes(&storage, &config, Some(&gone)).await.map_err(fail)?
-        };
+        // What was archived is older than anything there, but for writes that a savepoint kept while later ones went.
+        let newest = read.commits.iter().map(|commit| commit.instant.clone()).max().filter(|_| !whole);
+        let wanted = newest.as_ref().map_or(Wanted::All, Wanted::After);
+        let mut archived = archived_writes(&storage, &config, wanted).await.map_err(fail)?;
+        if newest.is_some() && !gone.is_empty() {
+            archived.extend(archived_writes(&storage, &config, Wanted::These(&gone)).await.map_err(fail)?);
+            archived.sort_by(|(a, _), (b, _)| a.requested.cmp(&b.requested));
+            archived.dedup_by(|(a, _), (b, _)| a.requested == b.requested);
+        }
         let archived = archived.into_iter().map(|(instant, metadata)| {
             gone.remove(&instant.requested);
             (instant.requested, instant.completed, cursors_in(metadata))
         });
-        read.add_archived(pipeline, archived);
+        read.add_archived(pipeline, newest.as_ref(), archived);
         read.refuse_unreadable()?;
         if let Some(lost) = gone.first() {
             // Restored or rolled back in between: another listing does not have it.
@@ -231,10 +232,12 @@ impl Read {
     }
 
     /// Adds commits of the archive, which are older than anything on the active timeline: they supersede nothing that
-    /// could not be read there, and what cannot be read of them does not matter where the active timeline has cursors.
+    /// could not be read there, and what cannot be read of them does not matter where the active timeline has cursors. Those
+    /// that are newer than its `newest` cursors, since a savepoint kept these there, matter.
     fn add_archived(
         &mut self,
         pipeline: &PipelineName,
+        newest: Option<&InstantTime>,
         archived: impl Iterator<Item = (InstantTime, Option<InstantTime>, Cursors)>,
     ) {
         let active = self.unreadable.take();
@@ -242,8 +245,9 @@ impl Read {
         for (instant, completed, cursors) in archived {
             self.add(pipeline, &instant, completed.as_ref(), &cursors);
         }
+        let matters = |(instant, _): &(InstantTime, Error)| newest.is_some_and(|newest| instant > newest);
         if active_tells {
-            self.unreadable = active;
+            self.unreadable = self.unreadable.take().filter(matters).or(active);
         }
     }
 
@@ -303,19 +307,22 @@ impl Checkpoints for Service {
             Err(e) => return Err(fail(e)),
         };
         let timeline = Timeline::load(&storage, &config).await.map_err(fail)?;
+        let mut active = None;
         for instant in timeline.completed_writes().into_iter().rev() {
             let Some(path) = timeline.completed_path(instant) else { continue };
             // One that is gone was archived in between, and is looked at there.
             let Some(bytes) = storage.get(&path).await.map_err(fail)? else { continue };
             let metadata = CommitMetadata::decode(&path, &bytes).map_err(fail)?;
             if let Some(found) = legacy_in(&instant.requested, &metadata) {
-                return Ok(found);
+                active = Some((instant.requested.clone(), found));
+                break;
             }
         }
-        let mut archived = archived_writes(&storage, &config, None).await.map_err(fail)?;
+        let wanted = active.as_ref().map_or(Wanted::All, |(instant, _)| Wanted::After(instant));
+        let mut archived = archived_writes(&storage, &config, wanted).await.map_err(fail)?;
         archived.sort_by(|(a, _), (b, _)| (&b.completed, &b.requested).cmp(&(&a.completed, &a.requested)));
         let found = archived.iter().find_map(|(instant, metadata)| legacy_in(&instant.requested, metadata));
-        Ok(found.flatten())
+        Ok(found.or(active.map(|(_, found)| found)).flatten())
     }
 
     async fn record(&self, record: BatchRecord) -> Result<(), Error> {

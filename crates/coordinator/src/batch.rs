@@ -32,6 +32,7 @@ use crate::compaction::Means;
 use crate::conflict::OwnWrite;
 use crate::control::Control;
 use crate::decide::{Gate, gate};
+use crate::flat::flat_of;
 use crate::heartbeat::Heartbeat;
 use crate::history::definition_of_request;
 use crate::housekeeping::{clear_dead_instants, mint, refuse_restoring, roll_back_own, tidy};
@@ -435,7 +436,7 @@ impl<'a> Batch<'a> {
                     replaced,
                     &pipeline.name,
                     &checkpoint,
-                    !prepared.resolved.shared_target,
+                    flat_of(pipeline, &checkpoint).filter(|_| !prepared.resolved.shared_target),
                 )
                 .map_err(|e| target_error(self.storage.url(), "describing the commit", e))?;
                 let completed = proposal.complete(&permit, &metadata, self.inner.clock.as_ref()).await?;

@@ -14,7 +14,7 @@ use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, 
 use tributary_types::pipeline::Operation;
 use tributary_types::{
     Checkpoint, Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, PipelineName, RequestId, RequestRecord, checkpoint_key,
-    flat_form, pipeline_of_key,
+    pipeline_of_key,
 };
 
 use crate::beside::{Ours, concerning_rollbacks};
@@ -215,13 +215,13 @@ pub(crate) fn commit_metadata(
     replaced: BTreeMap<String, Vec<String>>,
     pipeline: &PipelineName,
     checkpoint: &Checkpoint,
-    writes_flat_form: bool,
+    flat: Option<(&'static str, String)>,
 ) -> Result<CommitMetadata, tributary_hudi::Error> {
     let mut extra = BTreeMap::from([
         ("schema".to_string(), avro_schema(table, schema)?),
         (checkpoint_key(pipeline), checkpoint.to_json()),
     ]);
-    if let Some((key, value)) = flat_form(&checkpoint.sources).filter(|_| writes_flat_form) {
+    if let Some((key, value)) = flat {
         debug_assert!(key == FLAT_KEY || key == FLAT_KEY_V2);
         extra.insert(key.to_string(), value);
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tributary_api::coordinator::Error;
 use tributary_api::merge::Bound;
 use tributary_api::timeline::Begin;
-use tributary_types::pipeline::{OnMalformedCursor, Pipeline, ReadMode, Source, Start};
+use tributary_types::pipeline::{OnMalformedCursor, Pipeline, ReadMode, Source, SourceKind, Start};
 use tributary_types::{Checkpoint, InstantTime, RequestId, SourceName, same_location};
 
 use crate::conflict::{Conflict, OtherWrite, OwnWrite, find_conflict};
@@ -81,10 +81,22 @@ pub(crate) fn check_moved(pipeline: &Pipeline, standing: &Standing) -> Result<()
                 instant: instant.clone(),
                 before: before.to_string(),
                 now: source.url(),
+                found: found_elsewhere(source.kind).to_string(),
             });
         }
     }
     Ok(())
+}
+
+/// What is known of a source that lies elsewhere than before: a table tells which one it is.
+fn found_elsewhere(kind: SourceKind) -> &'static str {
+    match kind {
+        SourceKind::Hudi => "the table there has the same name and first commit, so it was moved or copied",
+        SourceKind::Kafka => "it is another topic by its name",
+        SourceKind::Csv | SourceKind::Json | SourceKind::Parquet => {
+            "a directory of files does not say which one it is, so it may be the same one, moved or copied, or another one"
+        }
+    }
 }
 
 /// Fingerprint of what positions (`<SRC_0>`) are bound to: the ordered names of the sources.

@@ -21,6 +21,7 @@ mod compaction;
 mod conflict;
 mod control;
 mod decide;
+mod flat;
 mod heartbeat;
 mod history;
 mod housekeeping;

@@ -7,12 +7,13 @@ use arrow::datatypes::SchemaRef;
 use futures::future::try_join_all;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource, Step};
-use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Views};
+use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::{arrow_schema, avro_schema};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source, SourceKind, Transform};
 use tributary_types::{CursorKind, FileState, SourceCheckpoint, Window};
 
 use crate::decide::{begin_of, check_binding, check_moved};
+use crate::flat::check_plain;
 use crate::operators;
 use crate::schema::target_schema;
 use crate::service::Roles;
@@ -54,6 +55,7 @@ pub(crate) async fn open(
     let binding = check_binding(pipeline, &bound, standing)?;
     let plans = plan_sources(roles, pipeline, &bound, standing, Ends::Planned(purpose)).await?;
     check_moved(pipeline, standing)?;
+    check_plain(pipeline, &plans)?;
     planned(&plans);
     let sources = merge_sources(pipeline, &plans)?;
     let checked = check_sql(roles, pipeline, &sources, limits).await?;
@@ -179,11 +181,11 @@ pub(crate) async fn plan_sources(
         let sources = plan_again(roles, &requests, &pinned.sources).await?;
         return Ok(Plans { sources, ceiling_millis: pinned.ceiling_millis });
     }
-    let first = plan_all(roles, &requests).await?;
+    let first = plan_all(roles.timeline.as_ref(), &requests).await?;
     if pipeline.consistency == Consistency::Independent {
         return Ok(Plans { sources: first, ceiling_millis: None });
     }
-    align(roles, pipeline, requests, first).await
+    align(roles.timeline.as_ref(), pipeline, requests, first).await
 }
 
 /// The files of a window.
@@ -193,7 +195,7 @@ fn paths_of(changed: &Relation) -> Vec<String> {
 
 /// Cuts all windows at one ceiling: the lowest frontier, or the end of a source that a limit stopped before it.
 async fn align(
-    roles: &Roles,
+    timeline: &dyn Timeline,
     pipeline: &Pipeline,
     mut requests: Vec<PlanRequest>,
     first: Vec<SourcePlan>,
@@ -206,7 +208,7 @@ async fn align(
         for request in &mut requests {
             request.ceiling_millis = Some(ceiling);
         }
-        plans = plan_all(roles, &requests).await?;
+        plans = plan_all(timeline, &requests).await?;
         for (known, plan) in left_out.iter_mut().zip(&plans) {
             *known = plan.report.skipped.clone().or(known.take());
         }
@@ -242,9 +244,9 @@ fn mark_uncut(plans: &mut [SourcePlan]) {
     }
 }
 
-async fn plan_all(roles: &Roles, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
+async fn plan_all(timeline: &dyn Timeline, requests: &[PlanRequest]) -> Result<Vec<SourcePlan>, Error> {
     // Collected: a lazily mapped iterator held across an await is not known to be `Send`.
-    let plans: Vec<_> = requests.iter().map(|request| roles.timeline.plan(request.clone())).collect();
+    let plans: Vec<_> = requests.iter().map(|request| timeline.plan(request.clone())).collect();
     Ok(try_join_all(plans).await?)
 }
 
@@ -338,7 +340,7 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
         let schema = relations.iter().find_map(|relation| relation.as_ref().map(|r| r.schema.clone()));
         let schema = schema.or_else(|| plan.table.schema.clone()).ok_or_else(|| Error::Target {
             url: source.url(),
-            what: format!("source `{}` has no schema yet: {}", source.name, without_schema(source)),
+            what: without_schema(source, plan),
         })?;
         let lookup = source.read == ReadMode::Snapshot;
         sources.push(MergeSource {
@@ -352,14 +354,16 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
     Ok(sources)
 }
 
-fn without_schema(source: &Source) -> &'static str {
-    match source.kind {
+fn without_schema(source: &Source, plan: &SourcePlan) -> String {
+    let why = match source.kind {
         SourceKind::Hudi => "it never had a commit",
         SourceKind::Kafka => "no message of it shows one; give one with `kafka.schema_file`",
         SourceKind::Csv | SourceKind::Json | SourceKind::Parquet => {
             "no file of it was ever read; give one with `files.schema_file`"
         }
-    }
+    };
+    let notice = plan.report.notice.as_ref().map(|what| format!("; {what}")).unwrap_or_default();
+    format!("source `{}` has no schema yet: {why}{notice}", source.name)
 }
 
 /// Plans the SQL over the sources' schemas.
@@ -377,3 +381,6 @@ async fn check_sql(
     };
     Ok(roles.merge.check(request).await?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How the result of a query fits the target's schema.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use tributary_types::IS_DELETED;
+use tributary_types::{IS_DELETED, nearest};
 use tributary_types::pipeline::{Operation, Target};
 
 /// The schema that the table has after the batch: its own columns in their order, then new ones. The problems, each
@@ -22,11 +23,15 @@ pub(crate) fn target_schema(
         ("partition_by", &target.partition_by, true),
         ("ordering", &target.ordering, !operation.only_deletes()),
     ];
+    let mut told: BTreeSet<&str> = BTreeSet::new();
     for (role, columns, _) in needed.into_iter().filter(|(_, _, is_needed)| *is_needed) {
         for column in columns.iter().filter(|column| result.column_with_name(column).is_none()) {
+            // One that is told as a key is not told again as a column of the table.
+            told.insert(column.as_str());
             problems.push(format!(
-                "`target.{role}` names column `{column}`, which the query's result does not have: {}",
-                names(result)
+                "`target.{role}` names column `{column}`, which the query's result does not have: {}{}",
+                names(result),
+                meant(column, result)
             ));
         }
     }
@@ -44,7 +49,7 @@ pub(crate) fn target_schema(
             problems.push(format!("`{}` deletes from a table that has no rows yet", operation.as_str().to_lowercase()));
             Vec::new()
         }
-        Some(stored) => merge(stored, result, target.merge.is_some(), &mut problems),
+        Some(stored) => merge(stored, result, target.merge.is_some(), &told, &mut problems),
         None => result.fields().iter().map(|field| field.as_ref().clone()).collect(),
     };
     if problems.is_empty() { Ok(Arc::new(Schema::new(merged))) } else { Err(problems) }
@@ -71,19 +76,29 @@ fn misfit(stored: &Field, given: &Field) -> String {
 }
 
 /// With merge operators the result may lack columns: what is stored stays.
-fn merge(stored: &Schema, result: &Schema, may_lack: bool, problems: &mut Vec<String>) -> Vec<Field> {
+fn merge(
+    stored: &Schema,
+    result: &Schema,
+    may_lack: bool,
+    told: &BTreeSet<&str>,
+    problems: &mut Vec<String>,
+) -> Vec<Field> {
     let mut merged = Vec::new();
     for field in stored.fields() {
         let Some((_, new)) = result.column_with_name(field.name()) else {
+            if told.contains(field.name().as_str()) {
+                continue;
+            }
             if may_lack {
                 merged.push(Field::new(field.name(), field.data_type().clone(), true));
                 continue;
             }
             problems.push(format!(
                 "the query's result lacks column `{}` of the target; give every column, or set merge operators \
-                 (`[target.merge]`), with which a column that is not given keeps its stored value: {}",
+                 (`[target.merge]`), with which a column that is not given keeps its stored value: {}{}",
                 field.name(),
-                names(result)
+                names(result),
+                meant(field.name(), result)
             ));
             continue;
         };
@@ -109,6 +124,12 @@ pub(crate) fn column_lacking(theirs: &Schema, ours: &Schema) -> Option<String> {
 fn names(schema: &Schema) -> String {
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     format!("it has {}", names.join(", "))
+}
+
+/// `; did you mean …?`, where the result has a column of nearly that name.
+fn meant(column: &str, result: &Schema) -> String {
+    let near = nearest(column, result.fields().iter().map(|field| field.name().as_str()));
+    near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default()
 }
 
 /// The type that holds both, if Hudi can evolve a column to it: int to long, either to float and double, float to
@@ -222,6 +243,23 @@ mod tests {
         assert_eq!(names, ["id", "v", "w", "x"]);
         let problems = target_schema(&target, Some(&stored), &schema(&[("v", DataType::Int64)])).unwrap_err();
         assert!(problems[0].contains("`target.record_key` names column `id`"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_key_that_the_result_lacks_is_told_once_with_the_column_that_was_meant() {
+        let stored = schema(&[("id", DataType::Utf8), ("value", DataType::Int64)]);
+        let result = schema(&[("Idd", DataType::Utf8), ("valeu", DataType::Int64)]);
+        for stored in [None, Some(&stored)] {
+            let problems = target_schema(&target(), stored, &result).unwrap_err();
+            assert!(
+                problems[0].starts_with("`target.record_key` names column `id`, which the query's result does not have")
+                    && problems[0].ends_with("did you mean `Idd`?"),
+                "{problems:?}"
+            );
+            assert!(!problems[1..].iter().any(|it| it.contains("`id`")), "{problems:?}");
+        }
+        let problems = target_schema(&target(), Some(&stored), &result).unwrap_err();
+        assert!(problems[1].contains("lacks column `value`") && problems[1].ends_with("did you mean `valeu`?"));
     }
 
     #[test]

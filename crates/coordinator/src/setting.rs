@@ -6,6 +6,7 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{Outcome, Override, OverrideError};
 
 use crate::batch::place_cursors;
+use crate::flat::check_set_apart;
 use crate::metrics;
 use crate::service::Inner;
 use crate::standing::find_standing;
@@ -47,6 +48,7 @@ pub(crate) async fn check(
     if !problems.is_empty() {
         return Err(Error::Pipeline { pipeline: pipeline.name.to_string(), problems });
     }
+    check_set_apart(pipeline)?;
     let url = &pipeline.target.path;
     let storage = inner.stores.open(url).map_err(|e| target_error(url, "opening the target", e))?;
     let overrides = with_token(overrides, LOOK)?;

@@ -114,6 +114,9 @@ pub(crate) fn record(pipeline: &Pipeline, plans: &Plans, now_millis: i64) {
             let (pipeline, source) = (&pipeline.name, &plan.source);
             tracing::warn!(%pipeline, %source, "its cursor is stale: the whole table is read, deletes since then are lost");
         }
+        if let Some(what) = &report.notice {
+            tracing::warn!(pipeline = %pipeline.name, source = %plan.source, what, "nothing is read of a source");
+        }
         if let Some(why) = &report.skipped {
             tracing::warn!(pipeline = %pipeline.name, source = %plan.source, why, "a source is left out");
         }

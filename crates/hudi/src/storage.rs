@@ -113,6 +113,11 @@ impl Storage {
         matches!(&self.lock, LockKind::File(directory) if !directory.is_dir())
     }
 
+    /// Whether an empty directory differs from one that is not there.
+    pub fn tells_directories(&self) -> bool {
+        matches!(&self.lock, LockKind::File(_))
+    }
+
     /// Whether both are one place: symbolic links, `.` and trailing slashes make no difference.
     pub fn is_at(&self, other: &Storage) -> bool {
         match (&self.lock, &other.lock) {

@@ -207,11 +207,16 @@ impl Timeline {
     }
 
     /// Whether a data file of this instant belongs to the table: the instant completed, or it is older than the
-    /// active timeline and so was archived.
+    /// active timeline and so was archived. Writes that a savepoint keeps there while later ones are archived are not where
+    /// the timeline starts.
     pub fn is_committed(&self, requested: &InstantTime) -> bool {
         match self.find(requested) {
             Some(instant) => !instant.is_pending(),
-            None => self.earliest().is_none_or(|earliest| requested < earliest),
+            None => {
+                let is_kept = |instant: &&Instant| self.savepoints.binary_search(&instant.requested).is_ok();
+                let start = self.instants.iter().find(|instant| !is_kept(instant));
+                start.is_none_or(|start| *requested < start.requested)
+            }
         }
     }
 
@@ -322,6 +327,16 @@ mod tests {
         assert_eq!(timeline.completed_path(first).unwrap(), format!("d/{T1}_{T9}.commit"));
         assert!(timeline.find(&at(T2)).unwrap().is_pending());
         assert_eq!(timeline.latest_time(), Some(&at(T9)));
+    }
+
+    #[test]
+    fn what_was_archived_past_a_savepoint_belongs_to_the_table() {
+        let kept = ["20250101000000001_20250101000000002.commit", "20250101000000001_20250101000000009.savepoint"];
+        let later = "20250101000000009_20250101000000010.commit";
+        let past = timeline(&[kept[0], kept[1], later]);
+        assert!(past.is_committed(&at(T1)) && past.is_committed(&at(T3)), "archived, though an earlier one is there");
+        assert!(past.is_committed(&at(T9)) && !past.is_committed(&at("20250101000000011")));
+        assert!(!timeline(&[kept[0], later]).is_committed(&at(T3)), "nothing kept the first one there");
     }
 
     #[test]

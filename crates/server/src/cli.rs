@@ -87,6 +87,16 @@ pub struct BenchArgs {
     /// plain DataFusion needs none of.
     #[arg(long)]
     pub memory_only: bool,
+    /// Measure planning instead: the first window of a table of `--instants` commits of `--files` files each, and the next
+    /// one, as ratios to listing its timeline.
+    #[arg(long)]
+    pub planning: bool,
+    /// With --planning: commits on the timeline.
+    #[arg(long, default_value_t = 10_000, requires = "planning", value_parser = clap::value_parser!(i64).range(12..))]
+    pub instants: i64,
+    /// With --planning: files that each commit wrote.
+    #[arg(long, default_value_t = 1000, requires = "planning", value_parser = clap::value_parser!(i64).range(1..))]
+    pub files: i64,
     /// Directory for the tables, which stay; a temporary one when absent.
     #[arg(long)]
     pub dir: Option<PathBuf>,

@@ -133,6 +133,9 @@ struct SourceJson {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<String>,
     left_out_files: u64,
+    /// What looks like no news and may be a mistake.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notice: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -166,6 +169,7 @@ fn source_json(source: &SourceStatus) -> SourceJson {
         late_files: source.report.late_files.clone(),
         left_out: source.report.left_out.clone(),
         left_out_files: source.report.left_out_files,
+        notice: source.report.notice.clone(),
     }
 }
 
@@ -320,7 +324,10 @@ fn print_source(source: &SourceStatus) {
 fn source_lines(source: &SourceStatus) -> Vec<String> {
     let (name, report) = (&source.source, &source.report);
     let read = format!("{} files, {}, {} rows", report.files, size(report.bytes), source.rows);
-    let Some(window) = &source.window else { return vec![format!("source   {name}: looked up, {read}")] };
+    let Some(window) = &source.window else {
+        let notice = report.notice.iter().map(|what| format!("         {name}: {what}"));
+        return std::iter::once(format!("source   {name}: looked up, {read}")).chain(notice).collect();
+    };
     let mut lines = vec![match window.end {
         Cursor::File(_) => format!("source   {name}: window {window}, {read}, lag {} files", report.lag_instants),
         Cursor::Offsets(_) => format!(
@@ -338,6 +345,9 @@ fn source_lines(source: &SourceStatus) -> Vec<String> {
     let requested: Vec<String> = requested.collect();
     if window.end.kind() == CursorKind::Completed && !requested.is_empty() {
         more(format!("by requested time it {}", requested.join(" and ")));
+    }
+    if let Some(what) = &report.notice {
+        more(what.clone());
     }
     if report.gap {
         more("its cursor was stale: the whole table is read, and deletes since then are lost".to_string());

@@ -26,13 +26,18 @@ pub enum Error {
         detail: String,
     },
     /// The pipeline contradicts itself or lacks something.
-    #[error("pipeline `{}` has {} problem(s):\n  - {}", path.display(), problems.len(), problems.join("\n  - "))]
+    #[error("pipeline `{}` has {}:\n  - {}", path.display(), counted(problems.len()), problems.join("\n  - "))]
     Invalid {
         /// The file.
         path: PathBuf,
         /// Every problem.
         problems: Vec<String>,
     },
+}
+
+/// `1 problem`, `2 problems`.
+pub(crate) fn counted(problems: usize) -> String {
+    format!("{problems} problem{}", if problems == 1 { "" } else { "s" })
 }
 
 /// Loads a pipeline: parses it, reads its SQL files, makes relative paths relative to the file, and checks it.
@@ -182,10 +187,12 @@ record_key = ["id"]
 
     #[test]
     fn every_problem_of_a_pipeline_is_reported_at_once() {
+        let refused = load_text(&GOOD.replace("[\"id\"]", "[]")).unwrap_err().to_string();
+        assert!(refused.contains("has 1 problem:"), "{refused}");
         let text = GOOD.replace("[[transform]]\nsql_file = \"merge.sql\"", "").replace("[\"id\"]", "[]");
         let refused = load_text(&text).unwrap_err().to_string();
         assert!(
-            refused.contains("2 problem(s)") && refused.contains("no SQL") && refused.contains("record_key"),
+            refused.contains("has 2 problems:") && refused.contains("no SQL") && refused.contains("record_key"),
             "{refused}"
         );
     }

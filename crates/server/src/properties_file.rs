@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Properties files of Hudi Streamer: a Java job's configuration in, a checked pipeline out.
 //!
-//! Keys are those of `HoodieIncrSource`, of the proposal for several Hudi sources (RFC-108), of the SQL and flattening
-//! transformers, and of the target; `hoodie.streamer.` and `hoodie.deltastreamer.` are one prefix. What Tributary has and
+//! Keys are those of `HoodieIncrSource`, of the proposal for several Hudi sources (RFC-108), of the sources of files and of
+//! JSON topics, of the SQL and flattening transformers, and of the target; `hoodie.streamer.` and `hoodie.deltastreamer.` are one prefix. What Tributary has and
 //! Hudi Streamer has not is said by own keys, `tributary.<path of a pipeline file's key>`. A key that has no meaning here is
 //! told; one whose meaning cannot be kept is refused.
 
+mod files;
+mod lines;
 mod source;
 mod steps;
 mod target;
+mod topics;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use tributary_hudi::parse_properties;
-use tributary_types::Override;
-use tributary_types::pipeline::Pipeline;
+use tributary_types::pipeline::{Pipeline, SourceKind};
+use tributary_types::{Override, OverrideTo};
 
 use crate::cli::JobArgs;
-use crate::pipeline_file::{resolve, with_suggestion};
+use crate::pipeline_file::{counted, resolve, with_suggestion};
 
 const PREFIX: &str = "hoodie.streamer.";
 const OLD_PREFIX: &str = "hoodie.deltastreamer.";
@@ -48,7 +50,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The properties are no job that can be run here.
-    #[error("properties `{}` have {} problem(s):\n  - {}", path.display(), problems.len(), problems.join("\n  - "))]
+    #[error("properties `{}` have {}:\n  - {}", path.display(), counted(problems.len()), problems.join("\n  - "))]
     Invalid {
         /// The file.
         path: PathBuf,
@@ -59,8 +61,8 @@ pub enum Error {
 
 /// Reads a properties file and what the command line says besides.
 pub fn load(path: &Path, args: &JobArgs) -> Result<Read, Error> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_path_buf(), source })?;
-    let mut props = Props::new(parse_properties(&text));
+    let mut props = lines::read(path)?;
+    props.source_limit = args.source_limit;
     for conf in &args.hoodie_conf {
         match conf.split_once('=') {
             Some((key, value)) => props.set(key.trim(), value.trim()),
@@ -81,9 +83,23 @@ pub fn load(path: &Path, args: &JobArgs) -> Result<Read, Error> {
         }
     }
     let directory = path.parent().unwrap_or(Path::new(""));
-    let mut read = convert(props, directory, args.source_class.as_deref())
-        .map_err(|problems| Error::Invalid { path: path.to_path_buf(), problems })?;
-    read.overrides.extend(args.checkpoint.iter().cloned());
+    let invalid = |problems| Error::Invalid { path: path.to_path_buf(), problems };
+    let mut read = convert(props, directory, args).map_err(invalid)?;
+    if let Some(text) = &args.checkpoint {
+        let wanted = checkpoint(&read.pipeline, text).map_err(|problem| invalid(vec![problem]))?;
+        read.overrides.push(wanted);
+    }
+    for source in &mut read.pipeline.sources {
+        for (file, schema) in [
+            (&mut source.files.schema_file, &mut source.files.schema),
+            (&mut source.kafka.schema_file, &mut source.kafka.schema),
+        ] {
+            if let Some(file) = file.take() {
+                let file = PathBuf::from(file);
+                *schema = Some(std::fs::read_to_string(&file).map_err(|source| Error::Read { path: file, source })?);
+            }
+        }
+    }
     for step in &mut read.pipeline.transforms {
         if let Some(file) = step.sql_file.take() {
             let file = PathBuf::from(file);
@@ -93,8 +109,31 @@ pub fn load(path: &Path, args: &JobArgs) -> Result<Read, Error> {
     Ok(read)
 }
 
-fn convert(mut props: Props, directory: &Path, source_class: Option<&str>) -> Result<Read, Vec<String>> {
-    let sources = source::read(&mut props, directory, source_class);
+/// The place of `--checkpoint`, which is the text of the source that it is of: an instant, a modification time, offsets.
+fn checkpoint(pipeline: &Pipeline, text: &str) -> Result<Override, String> {
+    let place = match pipeline.sources.first().map(|source| source.kind) {
+        Some(SourceKind::Csv | SourceKind::Json | SourceKind::Parquet) if is_number(text) => {
+            format!("file:modified:{text}:")
+        }
+        Some(SourceKind::Kafka) if !text.contains("offsets:") && text.contains(':') => format!("offsets:{text}"),
+        _ => text.to_string(),
+    };
+    // A name in front is for jobs of several sources.
+    let named = text.contains('=') && !text.starts_with("offsets:");
+    let wanted = match named {
+        true => text.parse::<Override>(),
+        false => place.parse::<OverrideTo>().map(|to| Override { source: None, to, token: None }),
+    };
+    wanted.map_err(|error| format!("`--checkpoint {text}`: {error}"))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn convert(mut props: Props, directory: &Path, args: &JobArgs) -> Result<Read, Vec<String>> {
+    let multi_checkpoint = source::writes_each_cursor(&mut props);
+    let sources = source::read(&mut props, directory, args);
     let transforms = steps::read(&mut props, directory);
     let target = target::read(&mut props, directory);
     let name = props.take("tributary.name").unwrap_or_else(|| text_of(&target, "table_name"));
@@ -105,6 +144,9 @@ fn convert(mut props: Props, directory: &Path, source_class: Option<&str>) -> Re
     job.insert("source".to_string(), Value::Array(sources.into_iter().map(Value::Object).collect()));
     job.insert("transform".to_string(), Value::Array(transforms));
     job.insert("target".to_string(), Value::Object(target));
+    if !multi_checkpoint {
+        job.insert("multi_checkpoint".to_string(), json!(false));
+    }
     let overrides = overrides(&mut props, &job);
     own_keys(&mut props, &mut job);
     props.tell_unused();
@@ -183,10 +225,11 @@ fn put(object: &mut Map<String, Value>, path: &str, text: &str) {
             }
         }
         None => {
+            let list = || serde_json::from_str::<Value>(text).ok().filter(Value::is_array);
             let value = match (text.parse::<bool>(), text.parse::<u64>()) {
                 (Ok(flag), _) => Value::Bool(flag),
                 (_, Ok(number)) => json!(number),
-                _ => Value::String(text.to_string()),
+                _ => list().unwrap_or_else(|| Value::String(text.to_string())),
             };
             object.insert(path.to_string(), value);
         }
@@ -216,15 +259,18 @@ fn location(directory: &Path, path: &str) -> String {
 }
 
 /// Properties, of which each is taken once.
+#[derive(Debug)]
 struct Props {
     left: BTreeMap<String, String>,
     problems: Vec<String>,
     notes: Vec<String>,
+    /// What one batch reads at most, in the unit of the source, until the source took it.
+    source_limit: Option<u64>,
 }
 
 impl Props {
     fn new(read: BTreeMap<String, String>) -> Self {
-        let mut props = Props { left: BTreeMap::new(), problems: Vec::new(), notes: Vec::new() };
+        let mut props = Props { left: BTreeMap::new(), problems: Vec::new(), notes: Vec::new(), source_limit: None };
         for (key, value) in &read {
             let Some(rest) = key.strip_prefix(OLD_PREFIX) else {
                 props.left.insert(key.clone(), value.clone());
@@ -260,6 +306,16 @@ impl Props {
     /// The value of a key; an empty one is none.
     fn take(&mut self, key: &str) -> Option<String> {
         self.left.remove(key).map(|value| value.trim().to_string()).filter(|value| !value.is_empty())
+    }
+
+    /// Whether a key is there with a value.
+    fn has(&self, key: &str) -> bool {
+        self.left.get(key).is_some_and(|value| !value.trim().is_empty())
+    }
+
+    /// The value of a key, an empty one too.
+    fn take_raw(&mut self, key: &str) -> Option<String> {
+        self.left.remove(key)
     }
 
     /// The value of keys that mean the same: the first that is there. Others must say the same.
@@ -319,6 +375,9 @@ impl Props {
 
     /// Tells what was not taken.
     fn tell_unused(&mut self) {
+        if self.source_limit.is_some() {
+            self.note("`--source-limit` is not used: `num_instants` says how many commits of a table a batch reads".to_string());
+        }
         for key in std::mem::take(&mut self.left).into_keys() {
             self.note(format!("`{key}` is not used by Tributary"));
         }

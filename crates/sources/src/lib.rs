@@ -21,6 +21,7 @@ mod inflate;
 mod json;
 mod kafka;
 mod listing;
+mod notice;
 pub mod metrics;
 mod parquet;
 mod pattern;

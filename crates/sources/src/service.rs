@@ -17,6 +17,7 @@ use tributary_types::{Clock, Cursor, Fault, FilePosition, Zone};
 use crate::decide::{Facts, Window, decide, is_uncut};
 use crate::fault::fault;
 use crate::listing::{Listed, Rules};
+use crate::notice::no_file;
 use crate::settings::Settings;
 use crate::settle::{Settling, settle};
 use crate::{kafka, metrics, read, schema};
@@ -80,10 +81,14 @@ impl Service {
             window.state.schema = Some(schema::to_json(&schema.kept));
         }
         let schema = schema.map(|settled| Arc::new(settled.shown));
+        let unread = window.end.as_ref().is_none_or(FilePosition::is_start);
+        let notice = (listed.is_empty() && unread)
+            .then(|| no_file(url, &files.source.files, &entries, storage.tells_directories()));
         let quiet = i64::try_from(files.source.files.quiet.0.as_millis()).unwrap_or(i64::MAX);
         let plan = Planned { request, files, listed: &listed, window, schema, uncut: is_uncut(request, files) };
         let late = plan.window.late.len() as u64;
-        let plan = plan.into_plan(now_millis.saturating_sub(quiet));
+        let mut plan = plan.into_plan(now_millis.saturating_sub(quiet));
+        plan.report.notice = notice.flatten();
         metrics::record_plan(&plan, listed.len(), late);
         Ok(plan)
     }

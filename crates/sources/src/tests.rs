@@ -302,3 +302,23 @@ async fn every_wrong_option_is_named() {
     let refused = directory.plan(None).await.unwrap_err().to_string();
     assert!(refused.contains("`csv.quote`") && refused.contains("`csv.sep`"), "{refused}");
 }
+
+#[tokio::test]
+async fn a_prefix_of_a_store_under_which_nothing_is_is_told_until_something_was_read() {
+    let stores = Arc::new(tributary_testkit::MemoryStores::default());
+    let service = Service::new(stores.clone(), Arc::new(SystemClock), Settings::default());
+    let directory = Directory::new("csv", json!({}), json!({"header": true}));
+    let request = |before: Option<&SourcePlan>| PlanRequest {
+        url: "memory://lake/clicks".to_string(),
+        ..directory.request(before.map_or(Begin::Earliest, |plan| Begin::After(plan.end.clone())), before)
+    };
+    let plan = service.plan(request(None)).await.unwrap();
+    assert!(plan.report.notice.as_ref().unwrap().contains("no file under `memory://lake/clicks`"), "{:?}", plan.report);
+    let storage = tributary_hudi::Stores::open(stores.as_ref(), "memory://lake/clicks").unwrap();
+    storage.put("1.csv", "id\n1\n").await.unwrap();
+    let read = service.plan(request(Some(&plan))).await.unwrap();
+    assert_eq!((read.report.notice.clone(), read.report.files), (None, 1));
+    storage.delete("1.csv").await.unwrap();
+    let emptied = service.plan(request(Some(&read))).await.unwrap();
+    assert_eq!(emptied.report.notice, None, "files come and go");
+}

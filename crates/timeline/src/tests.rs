@@ -3,6 +3,7 @@
 
 mod costs;
 mod gaps;
+mod housekeeping;
 mod json;
 mod left_out;
 mod merge_on_read;

@@ -13,6 +13,7 @@ use crate::names::{PipelineName, SourceName};
 
 mod files;
 mod kafka;
+mod meaningless;
 mod merge;
 mod operation;
 mod policies;
@@ -54,6 +55,9 @@ pub struct Pipeline {
     /// Go on, once, from the checkpoint that a Hudi Streamer job of one source left in the target.
     #[serde(default, skip_serializing_if = "is_default")]
     pub adopt_legacy_checkpoint: bool,
+    /// Keep the checkpoint for Java jobs as `name=instant,…` where there are several sources; else as one plain timestamp.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub multi_checkpoint: bool,
     /// Where sources without a `start` begin in the very first batch of all. One that is added later must have a `start`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_start: Option<Start>,
@@ -157,6 +161,12 @@ fn yes() -> bool {
     true
 }
 
+// Serde wants a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
 /// What to do with a row whose key is null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -192,6 +202,7 @@ impl Pipeline {
         let mut problems = Vec::new();
         self.check_sources(&mut problems);
         problems.extend(transforms::problems(self));
+        problems.extend(plain_checkpoint_problem(self));
         self.check_target(&mut problems);
         if self.limits.memory.0 < 64 << 20 {
             problems.push(format!("`limits.memory` is {}: at least 64MiB are needed", self.limits.memory));
@@ -250,6 +261,7 @@ impl Pipeline {
             let Source { name, kind, files, csv, json, .. } = source;
             problems.extend(files::problems(name.as_str(), *kind, files, csv, json));
             problems.extend(kafka::problems(source));
+            problems.extend(meaningless::problems(source));
             problems.extend(source::start_problem(source));
             if let Some(Start::At(cursor)) = &source.start
                 && !kind.fits(cursor)
@@ -333,6 +345,22 @@ impl Pipeline {
             problems.push("`target.operation = \"delete_partition\"` needs `target.partition_by`".to_string());
         }
     }
+}
+
+/// What one plain timestamp cannot be the checkpoint of; more is known once the tables are looked at.
+fn plain_checkpoint_problem(pipeline: &Pipeline) -> Option<String> {
+    let read = || pipeline.sources.iter().filter(|source| source.read == ReadMode::Incremental);
+    if pipeline.multi_checkpoint || read().count() < 2 {
+        return None;
+    }
+    let why = match read().find(|source| source.kind != SourceKind::Hudi) {
+        Some(source) => format!("source `{}` is no Hudi table: its place is no instant", source.name),
+        None if pipeline.consistency != Consistency::Aligned => {
+            "only `consistency = \"aligned\"` ends them at one time".to_string()
+        }
+        None => return None,
+    };
+    Some(format!("`multi_checkpoint = false` writes one timestamp for all sources, and {why}"))
 }
 
 fn same_path(left: &str, right: &str) -> bool {

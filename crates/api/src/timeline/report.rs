@@ -53,6 +53,9 @@ pub struct WindowReport {
     /// How many are left out; of a topic, offsets.
     #[serde(default)]
     pub left_out_files: u64,
+    /// What looks like no news and may be a mistake, as a sentence: a directory in which no file is read.
+    #[serde(default)]
+    pub notice: Option<String>,
 }
 
 /// Names that a report lists at most.

@@ -12,6 +12,7 @@ use tributary_types::{Checkpoint, InstantTime, RECENT_INSTANTS, SourceCheckpoint
 
 use super::{Batch, Ended, Preparation, Prepared, Work};
 use crate::commit::remember;
+use crate::flat::check_set_apart;
 use crate::operators;
 use crate::overrides::Move;
 use crate::plan::{Plans, kept_schema, plan_request, window_of};
@@ -50,6 +51,7 @@ impl Batch<'_> {
             return Ok(Preparation::Ended(Ended::NoNewData));
         }
         let pipeline = &self.request.pipeline;
+        check_set_apart(pipeline)?;
         let (Some(target), true) = (existing, standing.newest().is_some()) else { return Err(never_committed()) };
         let schema = target.schema.clone().ok_or_else(never_committed)?;
         let entries = self.unless_stopped(place_cursors(&self.inner.roles, pipeline, &standing)).await?;
@@ -74,6 +76,8 @@ impl Batch<'_> {
                 next.sources = entries_after(pipeline, plans);
             }
             Work::SetCursors(set) => {
+                // The sources stand apart now.
+                next.ceiling_millis = None;
                 for (name, entry) in &set.entries {
                     next.malformed.remove(name.as_str());
                     next.sources.insert(name.clone(), entry.clone());

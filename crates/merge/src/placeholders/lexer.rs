@@ -4,10 +4,14 @@
 //! It must agree with the parser about where a literal or a comment ends, for everything in [`super::super::dialect`]:
 //! a placeholder inside one is text, and a `;` inside one separates nothing.
 
+use tributary_types::nearest;
+
 use super::Place;
 
 /// Longest text that is taken for a placeholder: the longest source name and its decoration.
 const LONGEST: usize = 600;
+/// What stands before the name of a source.
+const KINDS: [&str; 3] = ["SRC", "SNAP", "PREV"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -73,7 +77,9 @@ impl<'a> Lexer<'a> {
                 Some((Kind::Comment, rest.find('\n').map_or(rest.len(), |newline| newline + 1)))
             }
             '/' if rest.starts_with("/*") => Some((Kind::Comment, block_comment(rest))),
-            '<' if !self.inside_type() => placeholder(rest).map(|length| (Kind::Placeholder, length)),
+            '<' if !self.inside_type() => {
+                placeholder(rest, self.names_relation()).map(|length| (Kind::Placeholder, length))
+            }
             _ => None,
         }
     }
@@ -88,6 +94,13 @@ impl<'a> Lexer<'a> {
             .last()
             .map_or(before.len(), |(position, _)| position);
         ["STRUCT", "ARRAY", "MAP"].iter().any(|name| before[from..].eq_ignore_ascii_case(name))
+    }
+
+    /// Whether a relation is named here: nothing can be compared behind `FROM` and `JOIN`.
+    fn names_relation(&self) -> bool {
+        let before = self.sql[self.code_from..self.at].trim_end();
+        let word = before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default();
+        ["FROM", "JOIN"].iter().any(|keyword| word.eq_ignore_ascii_case(keyword))
     }
 
     fn emit(&mut self, kind: Kind, length: usize) {
@@ -170,8 +183,8 @@ fn block_comment(rest: &str) -> usize {
 }
 
 /// Length of a placeholder, well spelled or nearly so. `a<SRC_1` is a comparison: it has no closing bracket; so is
-/// `a<src AND b>c`: a name holds no white space.
-fn placeholder(rest: &str) -> Option<usize> {
+/// `a<src AND b>c`: a name holds no white space. Where a relation must be named, whatever is in brackets is meant as one.
+fn placeholder(rest: &str, names_relation: bool) -> Option<usize> {
     let limit = rest.char_indices().map(|(at, _)| at).take_while(|at| *at <= LONGEST).last().unwrap_or(0);
     let stop = |c: char| c == '>' || c == '<' || c == ',' || c == '=' || c.is_whitespace() || c.is_control();
     let end = 1 + rest.get(1..).and_then(|inner| inner.find(stop))?;
@@ -179,10 +192,15 @@ fn placeholder(rest: &str) -> Option<usize> {
         return None;
     }
     let inner = &rest[1..end];
+    if names_relation && !inner.is_empty() {
+        return Some(end + 1);
+    }
     let head_length = inner.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(inner.len());
     let (head, tail) = inner.split_at(head_length);
-    if !["SRC", "SNAP", "PREV"].iter().any(|known| head.eq_ignore_ascii_case(known)) {
-        return None;
+    if !KINDS.iter().any(|known| head.eq_ignore_ascii_case(known)) {
+        // `a<b::INT>c` is a comparison with a cast.
+        let names_source = tail.starts_with(':') && !tail.starts_with("::");
+        return (names_source && nearest(head, KINDS).is_some()).then_some(end + 1);
     }
     let is_name = tail.is_empty()
         || tail.starts_with(':')

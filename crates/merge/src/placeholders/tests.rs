@@ -93,6 +93,10 @@ fn comparisons_and_types_are_no_placeholders() {
         "SELECT CAST(x AS array < SRC >)",
         "SELECT a<src.id>b",
         "SELECT a<SRCS>b",
+        "SELECT a<b::INT>c",
+        "SELECT a<scr::INT>c",
+        "SELECT a<b:c>d",
+        "SELECT 1 FROM t WHERE a<users>b",
     ] {
         assert_eq!(bound(sql).text, sql);
     }
@@ -115,6 +119,23 @@ fn an_index_without_a_source_and_misspelled_heads_are_refused() {
         assert!(text.contains(sql) && text.contains("did you mean"), "{text}");
     }
     assert!(refused("<SRC_99999999999999999999>").to_string().contains("<SRC_0> to <SRC_1>"));
+}
+
+#[test]
+fn a_misspelt_kind_is_named_with_the_placeholder_that_was_meant() {
+    for (sql, meant) in [
+        ("SELECT * FROM <SNAPP:users>", "<SNAP:users>"),
+        ("SELECT 1, <SCR:users>", "<SRC:users>"),
+        ("SELECT * FROM a JOIN <prv:users> p", "<PREV:users>"),
+        ("SELECT * FROM <SCR>", "<SRC>"),
+        ("SELECT * FROM\n<SRCC_1>", "<SRC_1>"),
+        ("SELECT * FROM <users>", "<SRC:users>"),
+        ("SELECT * FROM <SRC:users> u, <SNPA:db.orders>", "<SNAP:db.orders>"),
+    ] {
+        let text = refused(sql).to_string();
+        let written = &sql[sql.rfind('<').unwrap()..=sql.rfind('>').unwrap()];
+        assert!(text.contains(written) && text.ends_with(&format!("did you mean `{meant}`?")), "{text}");
+    }
 }
 
 #[test]

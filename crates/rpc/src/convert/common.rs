@@ -106,6 +106,7 @@ pub fn report_to_proto(report: &WindowReport) -> common::WindowReport {
         late_files: report.late_files.clone(),
         left_out: report.left_out.clone(),
         left_out_files: report.left_out_files,
+        notice: report.notice.clone().unwrap_or_default(),
     }
 }
 
@@ -129,6 +130,7 @@ pub fn report_from_proto(report: common::WindowReport) -> Result<WindowReport, M
         late_files: report.late_files,
         left_out: report.left_out,
         left_out_files: report.left_out_files,
+        notice: Some(report.notice).filter(|what| !what.is_empty()),
     })
 }
 

@@ -19,6 +19,7 @@ const DEFAULT_TABLE_VERSION: u32 = 9;
 const DEFAULT_SMALL_FILE: u64 = 100 << 20;
 const DEFAULT_MAX_FILE: u64 = 120 << 20;
 const DEFAULT_HIVE_STYLE: bool = true;
+const DEFAULT_MULTI_CHECKPOINT: bool = true;
 
 /// A pipeline for the wire.
 pub fn pipeline_to_proto(pipeline: &Pipeline) -> proto::Pipeline {
@@ -29,6 +30,7 @@ pub fn pipeline_to_proto(pipeline: &Pipeline) -> proto::Pipeline {
         adopt_legacy_checkpoint: pipeline.adopt_legacy_checkpoint,
         first_start: pipeline.first_start.as_ref().map(start_to_proto),
         accept_merge_change: pipeline.accept_merge_change,
+        multi_checkpoint: Some(pipeline.multi_checkpoint),
         sources: pipeline.sources.iter().map(source_to_proto).collect(),
         transforms: pipeline.transforms.iter().map(transform_to_proto).collect(),
         target: Some(target_to_proto(&pipeline.target)),
@@ -53,6 +55,7 @@ pub fn pipeline_from_proto(pipeline: proto::Pipeline) -> Result<Pipeline, Malfor
         adopt_legacy_checkpoint: pipeline.adopt_legacy_checkpoint,
         first_start: pipeline.first_start.map(start_from_proto).transpose().map_err(|e| e.within("first_start"))?,
         accept_merge_change: pipeline.accept_merge_change,
+        multi_checkpoint: pipeline.multi_checkpoint.unwrap_or(DEFAULT_MULTI_CHECKPOINT),
         sources,
         transforms: pipeline.transforms.into_iter().map(transform_from_proto).collect(),
         target: target_from_proto(required(pipeline.target, "target")?).map_err(|e| e.within("target"))?,

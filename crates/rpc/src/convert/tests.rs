@@ -107,6 +107,7 @@ pub(crate) fn pipeline() -> Pipeline {
         adopt_legacy_checkpoint: true,
         first_start: Some(Start::Latest),
         accept_merge_change: true,
+        multi_checkpoint: false,
         sources,
         transforms: vec![
             Transform { sql: Some("SELECT 1".to_string()), ..Transform::default() },
@@ -203,6 +204,7 @@ fn report() -> WindowReport {
         late_files: vec!["a.csv".to_string()],
         left_out: vec!["b.csv".to_string()],
         left_out_files: 7,
+        notice: Some("no file fits".to_string()),
     }
 }
 

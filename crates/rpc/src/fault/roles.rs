@@ -158,7 +158,7 @@ role_error! { coordinator::Error, "coordinator":
     "CURSOR_KNOWN_BEFORE" => KnownBefore { source_name, instant, cursor }
     "CURSOR_NOT_FOUND" => NothingToResume { source_name }
     "LEGACY_CHECKPOINT" => Legacy { url, instant, what }
-    "SOURCE_MOVED" => Moved { source_name, instant, before, now }
+    "SOURCE_MOVED" => Moved { source_name, instant, before, now, found }
     "TARGET_CONFLICT" => Conflict { url, what }
     "WRITER_CONFLICT" => WriterConflict { url, instant, action, what }
     "COMMIT_UNKNOWN" => Unknown { url, instant; source }

@@ -149,7 +149,7 @@ fn coordinator_errors() -> Vec<coordinator::Error> {
         E::KnownBefore { source_name: source_name(), instant: instant(), cursor: cursor() },
         E::NothingToResume { source_name: source_name() },
         E::Legacy { url: s("/t"), instant: instant(), what: s("w") },
-        E::Moved { source_name: source_name(), instant: instant(), before: s("/a"), now: s("/b") },
+        E::Moved { source_name: source_name(), instant: instant(), before: s("/a"), now: s("/b"), found: s("x") },
         E::Conflict { url: s("/t"), what: s("w") },
         E::WriterConflict { url: s("/t"), instant: instant(), action: s("INSERT"), what: s("w") },
         E::Unknown { url: s("/t"), instant: instant(), source: boxed() },

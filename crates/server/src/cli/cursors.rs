@@ -41,9 +41,16 @@ pub struct JobArgs {
     /// With --props: classes of the transformers, in order.
     #[arg(long, requires = "props", conflicts_with = "pipeline")]
     pub transformer_class: Option<String>,
-    /// With --props: as `--override`, for a job of one source.
-    #[arg(long, requires = "props", conflicts_with = "pipeline", value_parser = parse_override)]
-    pub checkpoint: Option<Override>,
+    /// With --props: as `--override`, for a job of one source; of files a modification time, of a topic
+    /// `TOPIC,PARTITION:OFFSET,…`.
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
+    pub checkpoint: Option<String>,
+    /// With --props: what provides the schema of files and messages, FilebasedSchemaProvider.
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
+    pub schemaprovider_class: Option<String>,
+    /// With --props: what one batch reads at most: bytes of files, messages of a topic.
+    #[arg(long, requires = "props", conflicts_with = "pipeline")]
+    pub source_limit: Option<u64>,
 }
 
 /// Cursors that a batch sets by hand.

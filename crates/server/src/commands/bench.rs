@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tributary bench`: measured ratios.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tributary_hudi::Stores;
 
+use crate::bench::planning::{self, Planning};
 use crate::bench::{self, Plan, Ratio};
 use crate::cli::{BenchArgs, Output};
 use crate::commands::{Failed, roles};
@@ -12,19 +14,29 @@ use crate::output;
 
 /// Runs the command; answers the exit code: 1 when a ratio or its memory is over its bound.
 pub async fn bench(args: BenchArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
-    let roles = roles(None, stores)?;
     let fail = |message: String| Failed { message, exit_code: 1 };
     let directory = match &args.dir {
         Some(directory) => directory.clone(),
         None => std::env::temp_dir().join(format!("tributary-bench-{}", std::process::id())),
     };
     std::fs::create_dir_all(&directory).map_err(|e| fail(format!("`{}`: {e}", directory.display())))?;
+    if args.planning {
+        let plan = Planning { instants: args.instants, files: args.files, runs: args.runs };
+        let fresh = || roles(None, Arc::clone(&stores)).map_err(|failed| failed.message.into());
+        let measured = planning::run(fresh, &directory, &plan).await.map_err(|e| fail(e.to_string()));
+        return finish(&args, &directory, measured);
+    }
+    let roles = roles(None, stores)?;
     let parallelism = std::thread::available_parallelism().map_or(2, usize::from);
     let plan = Plan { rows: args.rows, runs: args.runs, parallelism };
     let measured = bench::run(&roles, &directory, &plan).await.map_err(|e| fail(e.to_string()));
+    finish(&args, &directory, measured)
+}
+
+fn finish(args: &BenchArgs, directory: &Path, measured: Result<Vec<Ratio>, Failed>) -> Result<u8, Failed> {
     if args.dir.is_none() {
         // A directory of our own making; what stays in it is only disk space.
-        let _ = std::fs::remove_dir_all(&directory);
+        let _ = std::fs::remove_dir_all(directory);
     }
     let ratios = measured?;
     print(&ratios, args.output);

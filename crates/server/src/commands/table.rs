@@ -65,9 +65,13 @@ async fn inspect(url: &str, stores: &dyn Stores, output: Output) -> Result<u8, F
 }
 
 async fn whole_table(roles: &Embedded, url: &str, meta_columns: bool) -> Result<Relation, Failed> {
-    let source = SourceName::new("table").map_err(|e| Failed::new(&e, 2))?;
+    // Messages name the source, and there is nothing to name here but the path.
+    let source = SourceName::new(url).or_else(|_| SourceName::new("table")).map_err(|e| Failed::new(&e, 2))?;
     let request = PlanRequest { meta_columns, ..PlanRequest::whole_table(source, url) };
-    let plan = roles.timeline.plan(request).await.map_err(|e| Failed::new(&e, 1))?;
+    let plan = roles.timeline.plan(request).await.map_err(|error| match error {
+        timeline::Error::NoTable { url, .. } => Failed::new(&tributary_hudi::Error::NoTable { url }, 1),
+        error => Failed::new(&error, 1),
+    })?;
     plan.at_end.ok_or_else(|| Failed { message: format!("`{url}` has no rows yet"), exit_code: 1 })
 }
 

@@ -28,12 +28,14 @@ fn brief(status: &BatchStatus) -> String {
     if status.outcome == Some(Outcome::NoNewData) {
         let ends = status.sources.iter().map(at);
         let _ = writeln!(text, "  nothing new: {}; {}", ends.collect::<Vec<_>>().join(", "), timings(status));
+        text.push_str(&notices(status));
         return text;
     }
     let widest = status.sources.iter().map(|source| source.source.as_str().len()).max().unwrap_or_default();
     for source in &status.sources {
         let _ = writeln!(text, "  {:widest$}  {}", source.source.as_str(), reading(source));
     }
+    text.push_str(&notices(status));
     match (status.outcome, &status.instant) {
         (Some(Outcome::Committed), Some(instant)) => {
             let written = &status.written;
@@ -53,6 +55,12 @@ fn brief(status: &BatchStatus) -> String {
         }
     }
     text
+}
+
+/// What may be a mistake, a line for each source.
+fn notices(status: &BatchStatus) -> String {
+    let told = status.sources.iter().filter_map(|source| Some((&source.source, source.report.notice.as_ref()?)));
+    told.map(|(source, what)| format!("  {source}: {what}\n")).collect()
 }
 
 /// `orders at 20250606182826197`.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sources: one Hudi table (`HoodieIncrSource`), or several (RFC-108).
+//! Sources: one Hudi table (`HoodieIncrSource`), several (RFC-108), a directory of files, or a topic.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Props, fold, location};
+use super::{Props, files, fold, location, topics};
+use crate::cli::JobArgs;
 
 const ONE: &str = "hoodie.streamer.source.hoodieincr.";
 const MANY: &str = "hoodie.streamer.source.multi.hudi.";
@@ -15,9 +16,18 @@ const EACH: &str = "hoodie.streamer.source.hudi.";
 /// How partition values are taken out of paths; by the last part of the class's name.
 const EXTRACTORS: [&str; 2] = ["HiveStylePartitionValueExtractor", "NonPartitionedExtractor"];
 
-pub(super) fn read(props: &mut Props, directory: &Path, class: Option<&str>) -> Vec<Map<String, Value>> {
-    check_class(props, class);
+pub(super) fn read(props: &mut Props, directory: &Path, args: &JobArgs) -> Vec<Map<String, Value>> {
     check_checkpoint_keys(props);
+    let provider = args.schemaprovider_class.as_deref();
+    match class_of(props, args.source_class.as_deref()) {
+        Class::Tables => tables(props, directory),
+        Class::Files(kind) => vec![files::read(props, directory, kind, provider)],
+        Class::Topic => vec![topics::read(props, directory, provider)],
+        Class::None => Vec::new(),
+    }
+}
+
+fn tables(props: &mut Props, directory: &Path) -> Vec<Map<String, Value>> {
     let tables = props.take(&format!("{MANY}tables"));
     let one = props.take(&format!("{ONE}path"));
     let mut sources = match (tables, one) {
@@ -29,8 +39,8 @@ pub(super) fn read(props: &mut Props, directory: &Path, class: Option<&str>) -> 
         (None, Some(path)) => vec![single(props, directory, &path)],
         (None, None) => {
             props.problem(format!(
-                "neither `{ONE}path` nor `{MANY}tables` is given: only jobs over Hudi tables are read from properties; \
-                 describe others in a pipeline file"
+                "neither `{ONE}path` nor `{MANY}tables` is given; jobs over files or topics need `--source-class`, such as \
+                 CsvDFSSource or JsonKafkaSource"
             ));
             Vec::new()
         }
@@ -52,15 +62,70 @@ pub(super) fn read(props: &mut Props, directory: &Path, class: Option<&str>) -> 
     sources
 }
 
-fn check_class(props: &mut Props, class: Option<&str>) {
-    let Some(class) = class else { return };
-    let name = class.rsplit('.').next().unwrap_or(class);
-    if !matches!(name, "HoodieIncrSource" | "HoodieIncrMultiSource") {
-        props.problem(format!(
-            "`--source-class {class}` is not read from properties: HoodieIncrSource and HoodieIncrMultiSource are; describe \
-             other sources in a pipeline file"
-        ));
+/// What a job reads.
+enum Class {
+    Tables,
+    /// Of this kind.
+    Files(&'static str),
+    Topic,
+    /// Nothing that can be read.
+    None,
+}
+
+fn class_of(props: &mut Props, class: Option<&str>) -> Class {
+    let Some(class) = class else { return class_by_keys(props) };
+    match class.rsplit('.').next().unwrap_or(class) {
+        "HoodieIncrSource" | "HoodieIncrMultiSource" => Class::Tables,
+        "CsvDFSSource" => Class::Files("csv"),
+        "JsonDFSSource" => Class::Files("json"),
+        "ParquetDFSSource" => Class::Files("parquet"),
+        "JsonKafkaSource" => Class::Topic,
+        "AvroKafkaSource" => {
+            props.problem(format!(
+                "`--source-class {class}` is not read from properties: of topics JsonKafkaSource is, whose messages are JSON"
+            ));
+            Class::None
+        }
+        _ => {
+            props.problem(format!(
+                "`--source-class {class}` is not read from properties: HoodieIncrSource, HoodieIncrMultiSource, CsvDFSSource, \
+                 JsonDFSSource, ParquetDFSSource and JsonKafkaSource are; describe other sources in a pipeline file"
+            ));
+            Class::None
+        }
     }
+}
+
+/// Without a class Hudi Streamer reads files of JSON; what the keys say otherwise was left out by mistake.
+fn class_by_keys(props: &mut Props) -> Class {
+    let meant = if topics::has_topic(props) {
+        "JsonKafkaSource"
+    } else if files::has_csv(props) {
+        "CsvDFSSource"
+    } else if files::has_root(props) {
+        return Class::Files("json");
+    } else {
+        return Class::Tables;
+    };
+    if props.has(&format!("{ONE}path")) || props.has(&format!("{MANY}tables")) {
+        return Class::Tables;
+    }
+    props.problem(format!("which source is read is not said: give `--source-class {meant}`"));
+    Class::None
+}
+
+/// The name of a source: the last part of its path, or its topic.
+pub(super) fn name_of(path: &str) -> String {
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
+    let name: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+    if name.is_empty() { "source".to_string() } else { name }
+}
+
+/// Whether each of several sources has its cursor in the checkpoint for Java jobs, or all have one timestamp.
+pub(super) fn writes_each_cursor(props: &mut Props) -> bool {
+    let key = format!("{MANY}checkpoint.enable");
+    !props.has(&key) || props.flag(&key)
 }
 
 fn check_checkpoint_keys(props: &mut Props) {
@@ -72,16 +137,12 @@ fn check_checkpoint_keys(props: &mut Props) {
              `--override`"
         ));
     }
-    let plain = "the checkpoint for Java jobs is written as `name=instant,…` where there are several sources";
-    props.refuse_unless(&format!("{MANY}checkpoint.enable"), "true", plain);
 }
 
 fn single(props: &mut Props, directory: &Path, path: &str) -> Map<String, Value> {
     let key = |name: &str| format!("{ONE}{name}");
     let path = location(directory, path);
-    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or(&path);
-    let name: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+    let name = name_of(&path);
     let mut source = table(&name, &path);
     let strategy = props.take(&key("missing.checkpoint.strategy"));
     let latest = props.flag(&key("read_latest_on_missing_ckpt"));

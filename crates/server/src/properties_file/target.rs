@@ -40,7 +40,11 @@ pub(super) fn read(props: &mut Props, directory: &Path) -> Map<String, Value> {
     if let Some(operation) = props.take("hoodie.datasource.write.operation") {
         put("operation", json!(operation.to_lowercase()));
     }
-    put("ordering", json!(ordering(props)));
+    let Ordering { fields, merge } = ordering(props);
+    put("ordering", json!(fields));
+    if let Some(operator) = merge {
+        put("merge", json!({"default": operator}));
+    }
     // Not hive-style unless it is said: the default of Hudi, and not of a pipeline file.
     put("hive_style", json!(props.flag("hoodie.datasource.write.hive_style_partitioning")));
     if let Some(version) = props.number("hoodie.write.table.version") {
@@ -87,8 +91,15 @@ fn is_partitioned(props: &mut Props) -> bool {
     }
 }
 
-/// Columns of which the greatest value wins; none where the later row does.
-fn ordering(props: &mut Props) -> Vec<String> {
+/// How rows of one key are merged.
+struct Ordering {
+    /// Columns of which the greatest value wins; none where the later row does.
+    fields: Vec<String>,
+    /// What merges every column, where it is not the row that wins.
+    merge: Option<&'static str>,
+}
+
+fn ordering(props: &mut Props) -> Ordering {
     const KEYS: [&str; 4] = [
         "hoodie.table.ordering.fields",
         "hoodie.datasource.write.precombine.field",
@@ -99,8 +110,17 @@ fn ordering(props: &mut Props) -> Vec<String> {
     let mode = props.first(&["hoodie.write.record.merge.mode", "hoodie.record.merge.mode"]);
     let payload = props.first(&["hoodie.datasource.write.payload.class", "hoodie.compaction.payload.class"]);
     let short = payload.as_deref().map(|class| class.rsplit('.').next().unwrap_or(class));
+    let mut merge = None;
     let by_commit = match (mode.as_deref(), short) {
-        (Some("EVENT_TIME_ORDERING"), _) | (None, None | Some("DefaultHoodieRecordPayload")) => false,
+        (None, Some("PartialUpdateAvroPayload")) => {
+            merge = Some("PartialUpdateAvroPayload");
+            false
+        }
+        (None, Some("OverwriteNonDefaultsWithLatestAvroPayload")) => {
+            merge = Some("OverwriteNonDefaultsWithLatestAvroPayload");
+            true
+        }
+        (Some("EVENT_TIME_ORDERING"), _) | (None, None | Some("DefaultHoodieRecordPayload" | "EventTimeAvroPayload")) => false,
         (Some("COMMIT_TIME_ORDERING"), _) | (None, Some("OverwriteWithLatestAvroPayload")) => true,
         (Some(other), _) => {
             props.problem(format!(
@@ -110,7 +130,8 @@ fn ordering(props: &mut Props) -> Vec<String> {
         }
         (None, Some(_)) => {
             props.problem(format!(
-                "payload `{}` is not there; DefaultHoodieRecordPayload and OverwriteWithLatestAvroPayload are",
+                "payload `{}` is not there; DefaultHoodieRecordPayload, EventTimeAvroPayload, \
+                 OverwriteWithLatestAvroPayload, OverwriteNonDefaultsWithLatestAvroPayload and PartialUpdateAvroPayload are",
                 payload.as_deref().unwrap_or_default()
             ));
             false
@@ -122,7 +143,7 @@ fn ordering(props: &mut Props) -> Vec<String> {
             fields.join(",")
         ));
     }
-    if by_commit { Vec::new() } else { fields }
+    Ordering { fields: if by_commit { Vec::new() } else { fields }, merge }
 }
 
 fn services(props: &mut Props) -> Map<String, Value> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use tributary_types::pipeline::{OnStale, Operation, Start, TableType};
+use tributary_types::pipeline::{OnStale, Operation, SourceKind, Start, TableType};
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn both_prefixes_are_one_and_the_command_line_wins() {
         table_type: Some("MERGE_ON_READ".to_string()),
         op: Some("INSERT".to_string()),
         source_ordering_field: Some("ts".to_string()),
-        checkpoint: Some("resumeFromInstantRequestTime:20250606182826197".parse().unwrap()),
+        checkpoint: Some("resumeFromInstantRequestTime:20250606182826197".to_string()),
         ..JobArgs::default()
     };
     let job = load_with(&[ONE, "hoodie.streamer.source.hoodieincr.num_instants=7\n", TARGET].concat(), &args).unwrap();
@@ -106,7 +106,7 @@ fn what_cannot_be_kept_is_refused_and_every_problem_is_told_at_once() {
                 hoodie.errortable.enable=true\n";
     let refused = read(&[ONE, text, TARGET]).unwrap_err();
     for part in [
-        "7 problem(s)",
+        "has 7 problems",
         "force.skip=true",
         "USE_TRANSITION_TIME",
         "com.acme",
@@ -120,9 +120,7 @@ fn what_cannot_be_kept_is_refused_and_every_problem_is_told_at_once() {
     let folding = "hoodie.streamer.source.multi.hudi.tables=db.orders,db_orders\n\
                    hoodie.streamer.source.hudi.db_orders.path=/a\n";
     assert!(read(&[folding, TARGET]).unwrap_err().contains("fold to one key `db_orders`"));
-    let plain = "hoodie.streamer.source.multi.hudi.checkpoint.enable=false\n";
-    assert!(read(&[MANY, plain, TARGET]).unwrap_err().contains("checkpoint.enable=false"));
-    assert!(read(&[TARGET]).unwrap_err().contains("describe others in a pipeline file"));
+    assert!(read(&[TARGET]).unwrap_err().contains("need `--source-class`"));
 }
 
 #[test]
@@ -149,4 +147,135 @@ fn own_keys_say_what_a_pipeline_file_says() {
     assert!(job.pipeline.accept_binding_change);
     assert_eq!(job.overrides[0].to_string(), "db.orders=completed:20250606182826197");
     assert_eq!(job.overrides[0].token.as_deref(), Some("t1"));
+}
+
+#[test]
+fn one_timestamp_for_several_tables_needs_aligned_windows() {
+    let plain = "hoodie.streamer.source.multi.hudi.checkpoint.enable=false\n";
+    let refused = read(&[MANY, plain, TARGET]).unwrap_err();
+    assert!(refused.contains("has 1 problem:") && refused.contains("only `consistency = \"aligned\"`"), "{refused}");
+    let job = read(&[MANY, plain, "tributary.consistency=aligned\n", TARGET]).unwrap();
+    assert!(!job.pipeline.multi_checkpoint);
+    assert!(read(&[MANY, plain, TARGET].map(|part| part.replace("=false", "=true")).each_ref().map(String::as_str)).is_ok());
+    assert!(!read(&[ONE, plain, TARGET]).unwrap().pipeline.multi_checkpoint, "one source has one anyway");
+}
+
+fn of_class(class: &str, text: &str) -> Result<Read, String> {
+    load_with(&[text, TARGET].concat(), &JobArgs { source_class: Some(class.to_string()), ..JobArgs::default() })
+}
+
+#[test]
+fn a_job_over_csv_files_keeps_every_option_of_spark_under_both_prefixes() {
+    let text = "hoodie.deltastreamer.source.dfs.root=s3a://lake/clicks/\n\
+                hoodie.deltastreamer.csv.sep=\\t\nhoodie.streamer.csv.header=true\nhoodie.streamer.csv.escape=\\\n\
+                hoodie.streamer.csv.quote=\nhoodie.streamer.csv.mode=FAILFAST\nhoodie.streamer.csv.maxColumns=7\n\
+                hoodie.streamer.csv.maxCharsPerColumn=-1\nhoodie.streamer.csv.nullValue=NA\n\
+                hoodie.streamer.csv.timestampFormat=yyyy-MM-dd HH:mm\nhoodie.streamer.csv.multiLine=true\n\
+                hoodie.streamer.csv.ignoreLeadingWhiteSpace=true\nhoodie.streamer.csv.enforceSchema=false\n\
+                hoodie.streamer.csv.charToEscapeQuoteEscaping=#\nhoodie.streamer.csv.inferSchema=false\n";
+    let job = of_class("org.apache.hudi.utilities.sources.CsvDFSSource", text).unwrap();
+    let source = &job.pipeline.sources[0];
+    assert_eq!((source.name.as_str(), source.path.as_str(), source.kind), ("clicks", "s3://lake/clicks/", SourceKind::Csv));
+    assert_eq!(source.start, Some(Start::Earliest));
+    let expected = serde_json::json!({
+        "preset": "spark", "sep": "\\t", "header": true, "escape": "\\", "quote": "", "mode": "failfast", "max_columns": 7,
+        "null_value": "NA", "timestamp_format": "yyyy-MM-dd HH:mm", "multi_line": true, "infer_schema": true,
+        "ignore_leading_white_space": true, "enforce_schema": false, "char_to_escape_quote_escaping": "#",
+    });
+    assert_eq!(source.csv, serde_json::from_value(expected).unwrap());
+    let told = |part: &str| job.notes.iter().any(|note| note.contains(part));
+    assert!(told("inferSchema") && told("first 1000 records") && job.notes.len() == 2, "{:?}", job.notes);
+}
+
+#[test]
+fn a_schema_of_files_is_read_and_other_providers_are_refused() {
+    let text = "hoodie.streamer.source.dfs.root=/lake/clicks\n\
+                hoodie.deltastreamer.schemaprovider.source.schema.file=merge.sql\n";
+    let with = |provider: Option<&str>| {
+        let args = JobArgs {
+            source_class: Some("CsvDFSSource".to_string()),
+            schemaprovider_class: provider.map(ToString::to_string),
+            source_limit: Some(1000),
+            ..JobArgs::default()
+        };
+        load_with(&[text, TARGET].concat(), &args)
+    };
+    for provider in [None, Some("org.apache.hudi.utilities.schema.FilebasedSchemaProvider")] {
+        let source = with(provider).unwrap().pipeline.sources.remove(0);
+        assert_eq!(source.files.schema.as_deref(), Some("SELECT * FROM <SRC>"), "the content of the file");
+        assert_eq!((source.csv.infer_schema, source.files.max_bytes.0), (Some(false), 1000));
+    }
+    assert!(with(Some("SchemaRegistryProvider")).unwrap_err().contains("SchemaRegistryProvider` is not there"));
+}
+
+#[test]
+fn a_job_over_json_files_needs_no_class_and_goes_on_from_a_modification_time() {
+    let text = "hoodie.streamer.source.dfs.root=/lake/clicks\nhoodie.streamer.source.json.skip.invalid.records=true\n\
+                tributary.source.clicks.files.order=name\n";
+    let source = read(&[text, TARGET]).unwrap().pipeline.sources.remove(0);
+    assert_eq!((source.kind, source.files.order), (SourceKind::Json, tributary_types::pipeline::FileOrder::Name));
+    assert_eq!(source.json.mode, Some(tributary_types::pipeline::BadRecords::DropMalformed));
+    let args = JobArgs { checkpoint: Some("1735689600123".to_string()), ..JobArgs::default() };
+    let job = load_with(&["hoodie.streamer.source.dfs.root=/lake/clicks\n", TARGET].concat(), &args).unwrap();
+    assert_eq!(job.overrides[0].to_string(), "file:modified:1735689600123:");
+    let text = "hoodie.streamer.source.dfs.root=/a\n\
+                hoodie.streamer.source.input.selector=org.apache.hudi.utilities.sources.helpers.DatePartitionPathSelector\n";
+    assert!(read(&[text, TARGET]).unwrap_err().contains("DatePartitionPathSelector"));
+}
+
+#[test]
+fn a_job_over_a_topic_of_json_keeps_brokers_limits_and_where_it_begins() {
+    let text = "hoodie.deltastreamer.source.kafka.topic=clicks\nbootstrap.servers=a:9092,b:9092\n\
+                auto.offset.reset=earliest\nhoodie.streamer.kafka.source.maxEvents=70\n\
+                hoodie.streamer.source.kafka.enable.failOnDataLoss=false\ngroup.id=g\n\
+                tributary.source.clicks.kafka.metadata=[\"offset\",\"key\"]\n";
+    let job = of_class("org.apache.hudi.utilities.sources.JsonKafkaSource", text).unwrap();
+    let source = &job.pipeline.sources[0];
+    assert_eq!(source.url(), "kafka://a:9092,b:9092/clicks");
+    assert_eq!((source.start.clone(), source.kafka.max_events), (Some(Start::Earliest), 70));
+    assert_eq!(source.kafka.on_out_of_range, tributary_types::pipeline::OnOutOfRange::Earliest);
+    assert_eq!(source.tombstones, Some(tributary_types::pipeline::Tombstones::Ignore));
+    assert_eq!(source.kafka.metadata.len(), 2);
+    assert_eq!(job.notes, ["`group.id` is not used by Tributary"]);
+    let args = JobArgs {
+        source_class: Some("JsonKafkaSource".to_string()),
+        checkpoint: Some("clicks,0:42,1:17".to_string()),
+        ..JobArgs::default()
+    };
+    let job = load_with(&[text, TARGET].concat(), &args).unwrap();
+    assert_eq!(job.overrides[0].to_string(), "offsets:clicks,0:42,1:17");
+}
+
+#[test]
+fn what_a_topic_cannot_keep_and_other_classes_are_refused_by_name() {
+    let text = "hoodie.streamer.source.kafka.topic=clicks\nauto.offset.reset=group\n\
+                hoodie.streamer.source.kafka.enable.commit.offset=true\n\
+                hoodie.streamer.source.kafka.append.offsets=true\n\
+                hoodie.streamer.source.kafka.checkpoint.type=timestamp\n";
+    let refused = of_class("JsonKafkaSource", text).unwrap_err();
+    for part in ["bootstrap.servers", "=group", "enable.commit.offset=true", "_kafka_offset", "checkpoint.type=timestamp"] {
+        assert!(refused.contains(part), "{part} in {refused}");
+    }
+    assert!(refused.contains("has 5 problems:"), "{refused}");
+    let refused = of_class("org.apache.hudi.utilities.sources.AvroKafkaSource", text).unwrap_err();
+    assert!(refused.contains("AvroKafkaSource` is not read from properties"), "{refused}");
+    assert!(of_class("ORCDFSSource", "").unwrap_err().contains("CsvDFSSource"));
+    assert!(read(&[text, TARGET]).unwrap_err().contains("give `--source-class JsonKafkaSource`"));
+    let csv = "hoodie.streamer.source.dfs.root=/a\nhoodie.streamer.csv.header=true\n";
+    assert!(read(&[csv, TARGET]).unwrap_err().contains("give `--source-class CsvDFSSource`"));
+}
+
+#[test]
+fn payloads_that_keep_what_an_event_lacks_are_merge_operators() {
+    let payload = |class: &str| {
+        let text = format!(
+            "hoodie.datasource.write.precombine.field=ts\nhoodie.datasource.write.payload.class=org.apache.hudi.{class}\n"
+        );
+        read(&[ONE, &text, TARGET]).unwrap().pipeline.target
+    };
+    let partial = payload("PartialUpdateAvroPayload");
+    assert_eq!((partial.merge.unwrap().default.to_string(), partial.ordering), ("last_non_null".to_string(), vec!["ts".to_string()]));
+    let latest = payload("OverwriteNonDefaultsWithLatestAvroPayload");
+    assert_eq!((latest.merge.unwrap().default.to_string(), latest.ordering.len()), ("last_non_null".to_string(), 0));
+    assert!(payload("EventTimeAvroPayload").merge.is_none());
 }

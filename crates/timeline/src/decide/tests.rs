@@ -250,6 +250,26 @@ fn an_archived_commit_that_completed_late_makes_a_cursor_on_the_timeline_stale()
 }
 
 #[test]
+fn commits_archived_past_one_that_a_savepoint_keeps_are_taken_by_their_time() {
+    // The first is still on the timeline, the three after it are not.
+    let table = || Table::new(&[(1, 2, true), (9, 10, true)]).archive(&[(3, 4, true), (5, 6, true), (7, 8, true)]);
+    for begin in [Begin::Earliest, after(2), after(4), after(6)] {
+        match table().decide(&request(begin.clone())) {
+            Err(Error::Stale { earliest, resume, .. }) => {
+                assert_eq!((earliest, resume), (at(9).to_string(), Cursor::Completed(at(8)).to_string()));
+            }
+            other => panic!("{begin:?}: {other:?}"),
+        }
+    }
+    assert_eq!(delivered(&table().window(&request(after(8)))), [9]);
+    let whole = table().window(&request(Begin::Snapshot));
+    assert_eq!((whole.whole, whole.end.clone()), (true, at(10)));
+    assert_eq!(delivered(&table().window(&resume(&whole, 5))), Vec::<u32>::new());
+    let by_request = request(Begin::After(Cursor::Requested(at(7))));
+    assert_eq!(delivered(&table().window(&by_request)), [9], "translated by the archive");
+}
+
+#[test]
 fn a_checkpointed_cursor_must_name_a_commit_and_a_written_one_must_not_lie_ahead() {
     let table = Table::new(&[(3, 4, true), (5, 6, true)]).archive(&[(1, 2, true)]);
     let with = |second, fingerprint: Option<&str>| PlanRequest {
@@ -312,6 +332,7 @@ fn a_small_window_of_a_long_backlog_reads_few_commits() {
 }
 
 mod by_request;
+mod ceilings;
 
 proptest! {
     /// Commits are requested in order, complete after a while, and some become visible only later. Windows of random

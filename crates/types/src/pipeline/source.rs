@@ -129,7 +129,7 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     value == &T::default()
 }
 
-fn default_num_instants() -> usize {
+pub(super) fn default_num_instants() -> usize {
     5
 }
 
