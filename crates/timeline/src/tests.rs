@@ -57,6 +57,7 @@ fn request(url: &str, begin: Begin) -> PlanRequest {
         on_hole: OnHole::Block,
         views: Views { changed: true, end: false, begin: false },
         meta_columns: true,
+        deletes: false,
         look_only: false,
         fallback_schema: None,
         files: None,

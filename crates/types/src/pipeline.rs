@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::{PipelineName, SourceName};
 
+mod deletes;
 mod files;
 mod kafka;
 mod merge;
@@ -30,7 +31,7 @@ pub use files::{
 pub use kafka::{KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource};
 pub use merge::{MergeOperators, Operator};
 pub use operation::{Operation, TableType};
-pub use policies::{InsertConflict, OnHole, OnLate, OnMalformedCursor, OnStale, Writers};
+pub use policies::{Deletes, InsertConflict, OnHole, OnLate, OnMalformedCursor, OnStale, Writers};
 pub use services::Services;
 use source::is_default;
 pub use source::{OnUnused, ReadMode, Source, SourceKind};
@@ -251,6 +252,7 @@ impl Pipeline {
             problems.extend(files::problems(name.as_str(), *kind, files, csv, json));
             problems.extend(kafka::problems(source));
             problems.extend(source::start_problem(source));
+            problems.extend(deletes::problems(source, self));
             if let Some(Start::At(cursor)) = &source.start
                 && !kind.fits(cursor)
             {
