@@ -8,6 +8,7 @@ mod archived;
 mod bindings;
 mod cancelling;
 mod crashes;
+mod deletes;
 mod errors;
 mod files;
 mod history;

@@ -2,6 +2,7 @@
 //! Real tables, written by Spark, against what Spark reads in them.
 
 mod costs;
+mod deletes;
 mod gaps;
 mod json;
 mod left_out;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
 use serde_json::Value;
-use tributary_api::timeline::{Begin, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
+use tributary_api::timeline::{Begin, Deleted, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::SystemStores;
 use tributary_types::pipeline::{OnHole, OnLate, OnStale};
 use tributary_types::{Clock, Cursor, MemoryBudget, SourceName};
