@@ -32,6 +32,7 @@ from checks import (
     check_metadata_table,
 )
 from csv_files import CsvFiles
+from deletes import Deletes
 from merge_on_read import MergeOnRead
 from hdfs import Cluster
 from objectstore import Bucket, JavaLock
@@ -87,7 +88,9 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Skipping, Operators, unittest.TestCase):
+class Interop(
+    MergeOnRead, CsvFiles, TopicTests, SharedWriters, Skipping, Operators, Deletes, unittest.TestCase
+):
     # Set by main().
     spark = None
     tributary = None

@@ -10,6 +10,7 @@ mod bindings;
 mod cancelling;
 mod crashes;
 mod cursor_resolution;
+mod deletes;
 mod errors;
 mod files;
 mod history;

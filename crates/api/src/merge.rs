@@ -59,6 +59,8 @@ pub struct CheckRequest {
     pub then: Vec<Step>,
     /// Sources in pipeline order, each with the schema of its relations.
     pub sources: Vec<(SourceName, SchemaRef)>,
+    /// Those of them that deliver deleted records: a query that would lose these is refused.
+    pub deletes: Vec<SourceName>,
     /// Limits of the plan.
     pub limits: MergeLimits,
 }

@@ -35,6 +35,17 @@ pub enum Predicate {
     IsNotNull(String),
 }
 
+impl Predicate {
+    /// Whether it says anything about a column.
+    pub fn names(&self, name: &str) -> bool {
+        match self {
+            Predicate::And(parts) | Predicate::Or(parts) => parts.iter().any(|part| part.names(name)),
+            Predicate::Compare { column, .. } | Predicate::In { column, .. } => column == name,
+            Predicate::IsNull(column) | Predicate::IsNotNull(column) => column == name,
+        }
+    }
+}
+
 /// A comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {

@@ -17,7 +17,7 @@ mod split;
 
 pub use error::Error;
 pub use report::{NAMES_REPORTED, WindowReport};
-pub use split::{Blocks, FileSplit, LogFile, Logs, Split, TopicSplit};
+pub use split::{Blocks, Deleted, FileSplit, LogFile, Logs, Split, TopicSplit};
 
 /// Reads Hudi tables, directories of files, or topics: what they are, what changed in them, and the rows.
 ///
@@ -137,6 +137,9 @@ pub struct PlanRequest {
     pub views: Views,
     /// Whether relations show the five meta columns.
     pub meta_columns: bool,
+    /// Deliver records that the window deleted as well: `<SRC:x>` has their last rows, and every relation says of its rows in
+    /// `_hoodie_is_deleted` which these are.
+    pub deletes: bool,
     /// Only a look: no data file is opened, so that what only a data file tells is not checked.
     pub look_only: bool,
     /// What a source that begins after a cursor is left out with when its files do not fit the table's schema: an empty
@@ -189,6 +192,7 @@ impl PlanRequest {
             on_hole: OnHole::Block,
             views: Views { changed: true, ..Views::default() },
             meta_columns: false,
+            deletes: false,
             look_only: false,
             fallback_schema: None,
             files: None,

@@ -52,6 +52,9 @@ pub struct StageRequest {
     /// the table that the rows do not have keep their stored value then. `None`: rows have every column, and the
     /// newest one replaces the others.
     pub merge: Option<Arc<MergeOperators>>,
+    /// A row that deletes gives way to any other row of its key, whatever their ordering and order: it is what a record was
+    /// before the rows that come with it.
+    pub deletes_give_way: bool,
     /// What to do with a null key.
     pub on_null_key: OnNullKey,
     /// How large files may be.

@@ -10,7 +10,7 @@ use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSourc
 use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::{arrow_schema, avro_schema};
 use tributary_types::pipeline::{Consistency, OnUnused, Pipeline, ReadMode, Source, SourceKind, Transform};
-use tributary_types::{CursorKind, FileState, SourceCheckpoint, Window};
+use tributary_types::{CursorKind, FileState, SourceCheckpoint, SourceName, Window};
 
 use crate::decide::{begin_of, check_binding, check_moved};
 use crate::flat::check_plain;
@@ -301,6 +301,7 @@ pub(crate) fn plan_request(source: &Source, mut views: Views, standing: &Standin
         on_hole: source.on_hole,
         views,
         meta_columns: source.meta_columns,
+        deletes: source.propagates_deletes(),
         look_only: false,
         fallback_schema: known.filter(|_| stored_cursor).and_then(|known| fallback_schema(source, known)),
         files: source.file_source().map(|files| {
@@ -366,6 +367,12 @@ fn without_schema(source: &Source, plan: &SourcePlan) -> String {
     format!("source `{}` has no schema yet: {why}{notice}", source.name)
 }
 
+/// Sources that deliver deleted records.
+fn propagating(pipeline: &Pipeline) -> Vec<SourceName> {
+    let sources = pipeline.sources.iter().filter(|source| source.propagates_deletes());
+    sources.map(|source| source.name.clone()).collect()
+}
+
 /// Plans the SQL over the sources' schemas.
 async fn check_sql(
     roles: &Roles,
@@ -377,6 +384,7 @@ async fn check_sql(
         sql: sql_of(pipeline),
         then: steps_of(pipeline),
         sources: sources.iter().map(|source| (source.source.clone(), source.schema.clone())).collect(),
+        deletes: propagating(pipeline),
         limits: limits.clone(),
     };
     Ok(roles.merge.check(request).await?)

@@ -128,6 +128,13 @@ impl Completions {
         self
     }
 
+    /// The view as if these instants, given by requested time, had not completed.
+    #[must_use]
+    pub fn without<'a>(mut self, requested: impl IntoIterator<Item = &'a InstantTime>) -> Self {
+        self.active.extend(requested.into_iter().map(|time| (time.clone(), None)));
+        self
+    }
+
     /// What became of an instant.
     pub fn standing(&self, requested: &InstantTime) -> Standing {
         match self.active.get(requested) {

@@ -27,6 +27,7 @@ use tributary_types::SourceName;
 
 use crate::casing::Casing;
 use crate::deep::on_deep_stack;
+use crate::deletes::Deletes;
 use crate::error::{from_planning, internal, sql_error};
 use crate::functions::Functions;
 use crate::joins::Joins;
@@ -84,6 +85,8 @@ pub(crate) struct Job {
     /// Sources in pipeline order, each with the schema of its relations.
     pub(crate) sources: Vec<(SourceName, SchemaRef)>,
     pub(crate) relations: Vec<Named>,
+    /// Sources whose deletes must not be lost.
+    pub(crate) deletes: Vec<SourceName>,
     pub(crate) limits: MergeLimits,
     /// What `now()` is, milliseconds since the epoch.
     pub(crate) now_millis: i64,
@@ -137,8 +140,11 @@ impl Engine {
         let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
         let mut tables = self.relations(job, &rows_read, shape);
         let mut planned = self.plan_script(&state, &mut tables, &script)?;
+        let deletes = Deletes::of(job);
+        deletes.check(&planned, 1)?;
         for (number, step) in job.then.iter().enumerate() {
             planned = self.plan_step(&state, planned, step).map_err(|error| in_step(error, number + 2))?;
+            deletes.check(&planned, number + 2)?;
         }
         let (normalised, schema) = output::normalise(planned)?;
         let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;

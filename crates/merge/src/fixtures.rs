@@ -11,7 +11,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::util::display::array_value_to_string;
 use futures::{StreamExt, stream};
 use tributary_api::merge::{CheckRequest, Checked, Error, Merge, MergeLimits, MergeRequest, MergeSource, Merged, Step};
-use tributary_api::timeline::{self, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline};
+use tributary_api::timeline::{self, Deleted, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline};
 use tributary_api::writer::{self, FileSizes, KeySettings, StageRequest, Staged, Writer};
 use tributary_api::{RowError, RowStream, Stop};
 use tributary_types::pipeline::{OnNullKey, Operation};
@@ -156,6 +156,8 @@ pub(crate) struct Bench {
     pub(crate) sources: Vec<MergeSource>,
     /// Steps after the SQL.
     pub(crate) then: Vec<Step>,
+    /// Sources whose deletes must not be lost.
+    pub(crate) deletes: Vec<SourceName>,
     pub(crate) limits: MergeLimits,
     pub(crate) settings: Settings,
     /// Size that every split claims to have.
@@ -169,6 +171,7 @@ impl Bench {
             writer: Arc::default(),
             sources: Vec::new(),
             then: Vec::new(),
+            deletes: Vec::new(),
             limits: limits(1 << 30),
             settings: Settings { own_threads: false, ..Settings::default() },
             split_bytes: 1,
@@ -207,6 +210,7 @@ impl Bench {
                 instants: None,
                 all_but: false,
                 file: None,
+                deleted: Deleted::Unsaid,
             });
         }
         Relation { schema: Arc::clone(schema), splits }
@@ -221,7 +225,8 @@ impl Bench {
     pub(crate) async fn check(&self, sql: &str) -> Result<Checked, Error> {
         let sources = self.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect();
         let (then, limits) = (self.then.clone(), self.limits.clone());
-        let request = CheckRequest { sql: Some(sql.to_string()), then, sources, limits };
+        let deletes = self.deletes.clone();
+        let request = CheckRequest { sql: Some(sql.to_string()), then, sources, deletes, limits };
         self.service().check(request).await
     }
 
@@ -290,6 +295,7 @@ pub(crate) fn stage_request(schema: SchemaRef, budget: MemoryBudget) -> StageReq
         },
         ordering: Vec::new(),
         merge: None,
+        deletes_give_way: false,
         on_null_key: OnNullKey::Fail,
         files: FileSizes { small: 5, largest: 6 },
         slices: Arc::default(),

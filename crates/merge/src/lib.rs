@@ -17,6 +17,7 @@ mod bounds;
 mod calls;
 mod casing;
 mod deep;
+mod deletes;
 mod dialect;
 mod engine;
 mod error;

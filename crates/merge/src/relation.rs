@@ -128,6 +128,8 @@ pub(crate) fn typical_width(data_type: &DataType) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use tributary_api::timeline::Deleted;
+
     use super::*;
 
     fn split(path: &str, bytes: u64) -> Split {
@@ -141,6 +143,7 @@ mod tests {
             instants: None,
             all_but: false,
             file: None,
+            deleted: Deleted::Unsaid,
         }
     }
 

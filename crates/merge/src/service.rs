@@ -75,6 +75,8 @@ impl Service {
             text: bound.text,
             then,
             relations: pinned(bound.references, &sources)?,
+            // What would lose any was refused when the batch was planned.
+            deletes: Vec::new(),
             sources: sources.into_iter().map(|source| (source.source, source.schema)).collect(),
             limits,
             now_millis: self.clock.now_millis(),
@@ -179,7 +181,7 @@ impl Merge for Service {
     }
 
     async fn check(&self, request: CheckRequest) -> Result<Checked, Error> {
-        let CheckRequest { sql, then, sources, limits } = request;
+        let CheckRequest { sql, then, sources, deletes, limits } = request;
         let names: Vec<SourceName> = sources.iter().map(|(name, _)| name.clone()).collect();
         let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
         let relations = bound.references.into_iter().map(|reference| {
@@ -190,6 +192,7 @@ impl Merge for Service {
             text: bound.text,
             then,
             relations: relations.collect(),
+            deletes,
             sources,
             limits,
             now_millis: self.clock.now_millis(),

@@ -7,7 +7,7 @@ use arrow::datatypes::{Schema, SchemaRef};
 use async_trait::async_trait;
 use tributary_api::RowStream;
 use tributary_api::timeline::{
-    Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo,
+    Deleted, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo,
     Timeline, WindowReport,
 };
 use tributary_hudi::{Entry, Storage, Stores};
@@ -172,6 +172,7 @@ impl Planned<'_> {
             logs: None,
             instants: None,
             all_but: false,
+            deleted: Deleted::Unsaid,
             file: Some(FileSplit {
                 source: self.request.source.clone(),
                 format: Arc::clone(format),

@@ -38,7 +38,7 @@ pub(crate) struct LeftOut {
 /// says what the source looked like before.
 pub(crate) fn leave_out(request: &PlanRequest, window: &Window, why: Error) -> Result<LeftOut, Error> {
     let (Some(schema), Begin::After(cursor)) = (&request.fallback_schema, &request.begin) else { return Err(why) };
-    let empty = Relation { schema: relation_schema(Some(schema), request.meta_columns), splits: Vec::new() };
+    let empty = Relation { schema: relation_schema(Some(schema), request), splits: Vec::new() };
     let views = request.views;
     Ok(LeftOut {
         window: Window {

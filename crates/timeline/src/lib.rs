@@ -12,6 +12,8 @@
 mod cache;
 mod complete;
 mod decide;
+mod deleted;
+mod deleted_rows;
 mod facts;
 mod fault;
 mod headroom;
@@ -27,6 +29,7 @@ mod restamped;
 mod schema;
 mod service;
 mod settings;
+mod touched;
 #[cfg(test)]
 mod tests;
 

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use tributary_api::timeline::{Blocks, Error, Logs, ReadRequest, Split};
+use tributary_api::timeline::{Blocks, Deleted, Error, Logs, ReadRequest, Split};
 use tributary_api::{RowError, RowStream};
 use tributary_hudi::{
     BlockInstants, FileScan, LogScan, MergeRules, Prune, Storage, Stores, TableConfig, Torn, open_scan, open_slice,
 };
+use tributary_types::IS_DELETED;
 
+use crate::deleted_rows;
 use crate::fault::fault;
 use crate::prune::PredicatePrune;
 
@@ -19,10 +21,29 @@ const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Opens the stream of a split's rows.
 pub(crate) async fn read(stores: &dyn Stores, request: ReadRequest) -> Result<RowStream, Error> {
+    let storage = stores.open(&request.split.url).map_err(fault(&request.split.url))?;
+    let deleted = request.split.deleted.clone();
+    if let Deleted::UnlessIn(slices) = deleted {
+        return deleted_rows::read(storage, request, slices).await;
+    }
+    // What a file leaves open in the flag is not what the row says.
+    let told = request.predicate.clone().filter(|predicate| deleted == Deleted::Unsaid || !predicate.names(IS_DELETED));
+    let prune = told.map(|predicate| Arc::new(PredicatePrune(predicate)) as Arc<dyn Prune>);
+    let rows = open(&storage, request, prune).await?;
+    Ok(match deleted {
+        Deleted::Unsaid => rows,
+        _ => rows.map(|batch| batch.and_then(deleted_rows::not_deleted)).boxed(),
+    })
+}
+
+/// Opens the rows of a split's slice, whatever they say of deletes.
+pub(crate) async fn open(
+    storage: &Storage,
+    request: ReadRequest,
+    prune: Option<Arc<dyn Prune>>,
+) -> Result<RowStream, Error> {
     let url = request.split.url.clone();
-    let storage = stores.open(&url).map_err(fault(&url))?;
-    let constants = partition_values(&storage, &request).await?;
-    let prune = request.predicate.map(|predicate| Arc::new(PredicatePrune(predicate)) as Arc<dyn Prune>);
+    let constants = partition_values(storage, &request).await?;
     let group = format!("{}/{}", request.split.partition, request.split.file_id);
     let Split { path, bytes, logs, instants, all_but, .. } = request.split;
     let scan = FileScan {
@@ -38,8 +59,8 @@ pub(crate) async fn read(stores: &dyn Stores, request: ReadRequest) -> Result<Ro
         memory: request.memory,
     };
     let batches = match logs {
-        None => open_scan(&storage, scan).await,
-        Some(logs) => open_slice(&storage, scan, log_scan(group, logs)).await,
+        None => open_scan(storage, scan).await,
+        Some(logs) => open_slice(storage, scan, log_scan(group, logs)).await,
     };
     let batches = batches.map_err(fault(&url))?;
     Ok(batches.map(move |batch| batch.map_err(|error| RowError::new(fault(&url)(error)))).boxed())

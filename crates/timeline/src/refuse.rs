@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tables that are not read, each refused by the name of what stands in the way.
 
+use arrow::datatypes::{DataType, SchemaRef};
 use tributary_api::timeline::Error;
 use tributary_hudi as hudi;
 use tributary_hudi::{CommitMetadata, TableConfig};
+use tributary_types::IS_DELETED;
 use tributary_types::pipeline::TableType;
 
 use crate::fault::fault;
@@ -43,6 +45,22 @@ pub(crate) fn check_table(url: &str, config: &TableConfig) -> Result<(), Error> 
         );
     }
     Ok(())
+}
+
+/// Refuses to say which rows are deleted records in a column that says something else.
+pub(crate) fn check_flag(url: &str, schema: Option<&SchemaRef>) -> Result<(), Error> {
+    let Some(field) = schema.and_then(|schema| schema.field_with_name(IS_DELETED).ok()) else { return Ok(()) };
+    if field.data_type() == &DataType::Boolean {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        url: url.to_string(),
+        what: format!(
+            "its column `{IS_DELETED}` is of type {} and not BOOLEAN, so deleted records cannot be told in it; leave \
+             `deletes = \"propagate\"` out",
+            field.data_type()
+        ),
+    })
 }
 
 /// Refuses an incremental read of a table whose rows do not say when they were written.

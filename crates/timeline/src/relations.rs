@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
-use tributary_api::timeline::{Begin, Blocks, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split};
+use tributary_api::timeline::{Begin, Blocks, Deleted, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split};
 use tributary_hudi as hudi;
 use tributary_hudi::{BaseFile, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE};
 use tributary_types::pipeline::TableType;
@@ -39,9 +39,9 @@ pub(crate) struct Pinning<'a> {
 }
 
 /// Data files of a table, or of some of its partitions, listed once for all relations.
-struct Listing {
-    files: DataFiles,
-    completions: Completions,
+pub(crate) struct Listing {
+    pub(crate) files: DataFiles,
+    pub(crate) completions: Completions,
 }
 
 /// A slice and the instants whose rows of it are wanted; `None`: all rows.
@@ -65,6 +65,9 @@ impl Pinning<'_> {
         }
         if views.changed && !self.window.whole {
             relations.changed = Some(self.changed().await?);
+            if self.request.deletes {
+                self.add_deleted(&mut relations).await?;
+            }
         }
         if views.begin {
             relations.at_begin = Some(match (&listing, begin) {
@@ -91,7 +94,7 @@ impl Pinning<'_> {
         self.listing(hudi::list_files(storage, config, timeline).await.map_err(fault(url))?).await
     }
 
-    async fn listing(&self, files: DataFiles) -> Result<Listing, Error> {
+    pub(crate) async fn listing(&self, files: DataFiles) -> Result<Listing, Error> {
         let Table { storage, config, timeline, url, .. } = self.table;
         let completions = hudi::completions_for(storage, config, timeline, &files).await.map_err(fault(url))?;
         Ok(Listing { files, completions })
@@ -112,7 +115,7 @@ impl Pinning<'_> {
     }
 
     /// Refuses slices of which a cleaner took something since.
-    async fn check_complete(
+    pub(crate) async fn check_complete(
         &self,
         listing: &Listing,
         as_of: &InstantTime,
@@ -291,7 +294,7 @@ impl Pinning<'_> {
 
     /// The error about a cursor whose files were cleaned, with the earliest commit after it whose own files are there;
     /// the first `passed` ones are known to be of no use.
-    async fn stale(&self, as_of: &InstantTime, passed: usize) -> Result<Error, Error> {
+    pub(crate) async fn stale(&self, as_of: &InstantTime, passed: usize) -> Result<Error, Error> {
         let table = self.table;
         let after: Vec<&InstantFact> = table.writes.iter().filter(|write| write.completed > *as_of).collect();
         let mut readable = after.len();
@@ -342,15 +345,16 @@ impl Pinning<'_> {
         Ok(found.into_iter().flatten().next())
     }
 
-    fn relation(&self, listing: &Listing, as_of: &InstantTime, mut wanted: Vec<Wanted>) -> Result<Relation, Error> {
+    pub(crate) fn relation(&self, listing: &Listing, as_of: &InstantTime, mut wanted: Vec<Wanted>) -> Result<Relation, Error> {
         wanted.sort();
         let logs = LogPinning::new(self.table, &listing.completions, as_of, &wanted)?;
+        let deleted = if self.request.deletes { Deleted::No } else { Deleted::Unsaid };
         let split = |(slice, instants): Wanted| {
             let (path, bytes) = slice.base.map(|base| (base.path, base.bytes)).unwrap_or_default();
             let (partition, file_id) = slice.group;
             let url = self.table.url.clone();
             let logs = logs.pin(slice.logs);
-            Split { url, partition, file_id, path, bytes, logs, instants, all_but: false, file: None }
+            Split { url, partition, file_id, path, bytes, logs, instants, all_but: false, file: None, deleted: deleted.clone() }
         };
         Ok(Relation { schema: Arc::clone(&self.schema), splits: wanted.into_iter().map(split).collect() })
     }

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
-use tributary_api::timeline::Error;
+use tributary_api::timeline::{Error, PlanRequest};
 use tributary_hudi::{CommitMetadata, arrow_schema, file_schema, with_meta_columns, without_meta_columns};
-use tributary_types::InstantTime;
+use tributary_types::{IS_DELETED, InstantTime};
 
 use crate::cache::Cache;
 use crate::facts::Table;
@@ -82,10 +82,20 @@ async fn written_schema(
     from_footer(table, cache, upto.iter().rev().map(|write| &write.requested)).await.map(Ok)
 }
 
-/// The schema of a relation.
-pub(crate) fn relation_schema(schema: Option<&SchemaRef>, meta_columns: bool) -> SchemaRef {
+/// The schema of the relations of a plan.
+pub(crate) fn relation_schema(schema: Option<&SchemaRef>, request: &PlanRequest) -> SchemaRef {
     let own = schema.map_or_else(|| Arc::new(Schema::empty()), Arc::clone);
-    if meta_columns { Arc::new(with_meta_columns(&own)) } else { own }
+    let own = if request.deletes { with_flag(own) } else { own };
+    if request.meta_columns { Arc::new(with_meta_columns(&own)) } else { own }
+}
+
+/// With a column that says which rows are deleted records.
+fn with_flag(schema: SchemaRef) -> SchemaRef {
+    if schema.field_with_name(IS_DELETED).is_ok() {
+        return schema;
+    }
+    let flag: FieldRef = Field::new(IS_DELETED, DataType::Boolean, true).into();
+    Arc::new(Schema::new(schema.fields().iter().cloned().chain([flag]).collect::<Vec<_>>()))
 }
 
 fn schema_of(table: &Table, requested: &InstantTime, metadata: &CommitMetadata) -> Resolved<Option<SchemaRef>> {

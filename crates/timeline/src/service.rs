@@ -115,12 +115,15 @@ impl Service {
             Ok(schema) => schema,
             Err(why) => return Ok(Err(why)),
         };
+        if request.deletes {
+            refuse::check_flag(&table.url, schema.as_ref())?;
+        }
         let pinning = Pinning {
             table,
             cache: &self.cache,
             request,
             window,
-            schema: relation_schema(schema.as_ref(), request.meta_columns),
+            schema: relation_schema(schema.as_ref(), request),
         };
         let relations = pinning.pin().await?;
         if request.fallback_schema.is_some() && !request.look_only {
@@ -255,7 +258,7 @@ fn report(
         oldest_pending: table.pending.first().map(|(at, _)| at.clone()),
         lag_instants: after.iter().filter(|write| known.get(&write.requested) != Some(&false)).count(),
         lag_seconds: lag_seconds(table, window, &after),
-        headroom_instants: headroom(&table.writes, &window.end, mark, request.views.begin),
+        headroom_instants: headroom(&table.writes, &window.end, mark, request.views.begin || request.deletes),
         late_delivered: window.late.clone(),
         begin_requested: window.begin.as_ref().and_then(|begin| begin.instant().and_then(requested)),
         end_requested: requested(&window.end),

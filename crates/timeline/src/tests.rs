@@ -2,6 +2,7 @@
 //! Real tables, written by Spark, against what Spark reads in them.
 
 mod costs;
+mod deletes;
 mod gaps;
 mod housekeeping;
 mod json;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
 use serde_json::Value;
-use tributary_api::timeline::{Begin, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
+use tributary_api::timeline::{Begin, Deleted, Error, PlanRequest, ReadRequest, Relation, SourcePlan, Timeline, Views};
 use tributary_hudi::SystemStores;
 use tributary_types::pipeline::{OnHole, OnLate, OnStale};
 use tributary_types::{Clock, Cursor, MemoryBudget, SourceName};
@@ -58,6 +59,7 @@ fn request(url: &str, begin: Begin) -> PlanRequest {
         on_hole: OnHole::Block,
         views: Views { changed: true, end: false, begin: false },
         meta_columns: true,
+        deletes: false,
         look_only: false,
         fallback_schema: None,
         files: None,

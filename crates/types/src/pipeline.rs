@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::{PipelineName, SourceName};
 
+mod deletes;
 mod files;
 mod kafka;
 mod meaningless;
@@ -31,7 +32,7 @@ pub use files::{
 pub use kafka::{KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource};
 pub use merge::{MergeOperators, Operator};
 pub use operation::{Operation, TableType};
-pub use policies::{InsertConflict, OnHole, OnLate, OnMalformedCursor, OnStale, Writers};
+pub use policies::{Deletes, InsertConflict, OnHole, OnLate, OnMalformedCursor, OnStale, Writers};
 pub use services::Services;
 use source::is_default;
 pub use source::{OnUnused, ReadMode, Source, SourceKind};
@@ -263,6 +264,7 @@ impl Pipeline {
             problems.extend(kafka::problems(source));
             problems.extend(meaningless::problems(source));
             problems.extend(source::start_problem(source));
+            problems.extend(deletes::problems(source, self));
             if let Some(Start::At(cursor)) = &source.start
                 && !kind.fits(cursor)
             {

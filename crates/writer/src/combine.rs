@@ -199,6 +199,12 @@ impl KeyedRows {
     }
 
     fn beats(&self, later: RowAt, earlier: RowAt) -> bool {
+        if self.deletes.give_way() {
+            let was_delete = self.is_delete(earlier);
+            if was_delete != self.is_delete(later) {
+                return was_delete;
+            }
+        }
         match &self.ordering {
             None => true,
             Some(rows) => {
@@ -246,7 +252,10 @@ pub(crate) fn text(batch: &RecordBatch, column: usize) -> &StringArray {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, Int64Array};
+    use arrow::array::{ArrayRef, BooleanArray, Int64Array};
+    use arrow::datatypes::{DataType, Field, Schema};
+    use tributary_types::IS_DELETED;
+    use tributary_types::pipeline::Operation;
 
     use super::*;
 
@@ -289,6 +298,33 @@ mod tests {
         assert_eq!(winner(&rows, "", "b"), (1, 1));
         assert_eq!(winner(&rows, "", "c"), (0, 2));
         assert_eq!(winner(&rows, "", "d"), (1, 3));
+    }
+
+    #[test]
+    fn a_delete_that_gives_way_loses_against_any_other_row_of_its_key() {
+        let flagged = |rows: &[(&str, Option<i64>, bool)]| -> RecordBatch {
+            let plain: Vec<(&str, &str, Option<i64>)> = rows.iter().map(|(key, ts, _)| ("", *key, *ts)).collect();
+            let plain = batch(&plain);
+            let flags: ArrayRef = Arc::new(BooleanArray::from(rows.iter().map(|row| row.2).collect::<Vec<_>>()));
+            let fields = plain.schema().fields().iter().map(|f| f.as_ref().clone()).collect::<Vec<_>>();
+            let fields = fields.into_iter().chain([Field::new(IS_DELETED, DataType::Boolean, true)]);
+            let columns = plain.columns().iter().cloned().chain([flags]);
+            RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), columns.collect()).unwrap()
+        };
+        let first = flagged(&[("a", Some(9), true), ("b", Some(1), false), ("c", Some(1), true)]);
+        let second = flagged(&[("a", Some(2), false), ("b", Some(7), true), ("c", Some(2), true)]);
+        let deletes = Deletes::of(Operation::Upsert, &first.schema());
+        for rule in [rule(&first), None] {
+            let rows = |deletes: Deletes| {
+                let batches = vec![first.clone(), second.clone()];
+                KeyedRows::combine(batches, rule.as_ref(), deletes, &MemoryBudget::new(1 << 30)).unwrap()
+            };
+            let gives_way = rows(deletes.giving_way(true));
+            assert_eq!([winner(&gives_way, "", "a"), winner(&gives_way, "", "b")], [(1, 0), (0, 1)]);
+            assert_eq!(winner(&gives_way, "", "c"), (1, 2), "of two deletes the later one stays");
+            let counts = rows(deletes.giving_way(false));
+            assert_eq!(winner(&counts, "", "b"), (1, 1), "an event that deletes is an event");
+        }
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) enum Deletes {
     Always,
     /// Those in which the column at this position is true.
     Where(usize),
+    /// The same, and such a row gives way to any other row of its key: it says what a record was, not what became of it.
+    GiveWay(usize),
 }
 
 impl Deletes {
@@ -36,12 +38,25 @@ impl Deletes {
         }
     }
 
+    /// The same rows; with `give_way`, they give way to others of their key.
+    pub(crate) fn giving_way(self, give_way: bool) -> Deletes {
+        match self {
+            Deletes::Where(at) if give_way => Deletes::GiveWay(at),
+            other => other,
+        }
+    }
+
+    /// Whether rows that delete give way to others of their key.
+    pub(crate) fn give_way(self) -> bool {
+        matches!(self, Deletes::GiveWay(_))
+    }
+
     /// Whether a row deletes.
     pub(crate) fn holds(self, batches: &[RecordBatch], at: RowAt) -> bool {
         match self {
             Deletes::Never => false,
             Deletes::Always => true,
-            Deletes::Where(column) => is_true(&batches[at.batch as usize], column, at.row as usize),
+            Deletes::Where(column) | Deletes::GiveWay(column) => is_true(&batches[at.batch as usize], column, at.row as usize),
         }
     }
 }

@@ -54,7 +54,8 @@ impl Writer for Service {
             entropy: Arc::clone(&self.entropy),
             settings: &self.settings,
             tasks: AtomicUsize::new(0),
-            deletes: Deletes::of(request.operation, &keyed_schema(&request.table_schema)),
+            deletes: Deletes::of(request.operation, &keyed_schema(&request.table_schema))
+                .giving_way(request.deletes_give_way),
             request: &request,
         };
         let staged = staging.run(rows).await?;

@@ -29,6 +29,21 @@ pub struct Split {
     pub all_but: bool,
     /// What is particular to a file of a directory, or to a partition of a topic; `None`: a file slice of a table.
     pub file: Option<FileSplit>,
+    /// What its rows say of deletes.
+    #[serde(default)]
+    pub deleted: Deleted,
+}
+
+/// What the rows of a split say in the column `_hoodie_is_deleted` of its relation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Deleted {
+    /// What the files say, as of any other column.
+    #[default]
+    Unsaid,
+    /// False where the files say nothing: the source delivers deleted records, and these are the others.
+    No,
+    /// True: of the split's rows, only those whose record key is in none of these slices, which are of the same partition.
+    UnlessIn(Arc<Vec<Split>>),
 }
 
 /// What is particular to a file of a directory, or to a partition of a topic.

@@ -31,6 +31,7 @@ impl Batch<'_> {
             keys: key_settings(&pipeline.target, &prepared.target.config),
             ordering: pipeline.target.ordering.clone(),
             merge: pipeline.target.merge.clone().map(Arc::new),
+            deletes_give_way: pipeline.deletes_give_way(),
             on_null_key: pipeline.target.on_null_key,
             files: FileSizes { small: pipeline.target.small_file_limit.0, largest: pipeline.target.max_file_size.0 },
             slices: Arc::clone(&opened.slices),

@@ -3,7 +3,7 @@
 
 use tributary_api::predicate::Op;
 use tributary_types::pipeline::{
-    Consistency, InsertConflict, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, ReadMode,
+    Consistency, Deletes, InsertConflict, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, ReadMode,
     SourceKind, TableType, Writers,
 };
 use tributary_types::{Code, Outcome, Retry, Stage, Zone};
@@ -72,6 +72,7 @@ wire_enums! {
     ReadMode = coordinator::ReadMode, unspecified is Incremental { Incremental, Snapshot }
     OnMalformedCursor = coordinator::OnMalformedCursor, unspecified is Fail { Fail, Start }
     OnUnused = coordinator::OnUnused, unspecified is Fail { Fail, Allow }
+    Deletes = coordinator::Deletes, unspecified is Ignore { Ignore, Propagate }
     Writers = coordinator::Writers, unspecified is Exclusive { Exclusive, Shared }
     InsertConflict = coordinator::InsertConflict, unspecified is Fail { Fail, Allow }
 }

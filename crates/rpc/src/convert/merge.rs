@@ -42,6 +42,7 @@ pub fn check_to_proto(request: &CheckRequest) -> proto::CheckRequest {
             .map(|(source, schema)| proto::SourceSchema { source: source.to_string(), schema: schema_to_bytes(schema) })
             .collect(),
         limits: Some(limits_to_proto(&request.limits)),
+        deletes: request.deletes.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -55,6 +56,7 @@ pub fn check_from_proto(request: proto::CheckRequest) -> Result<CheckRequest, Ma
         sql: request.sql,
         then: steps_from_proto(request.then)?,
         sources,
+        deletes: request.deletes.into_iter().map(source_name).collect::<Result<_, _>>()?,
         limits: limits_from_proto(request.limits)?,
     })
 }

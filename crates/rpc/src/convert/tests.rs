@@ -7,7 +7,7 @@ use tributary_api::coordinator::{BatchStatus, Failure, OverrideStatus, PlannedBa
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, CsvOptions, FileOptions, Flatten, InsertConflict, JsonOptions, KafkaFormat, KafkaOptions,
+    ByteSize, Consistency, CsvOptions, Deletes, FileOptions, Flatten, InsertConflict, JsonOptions, KafkaFormat, KafkaOptions,
     Limits, MergeOperators, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline,
     ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target, Tombstones, Transform, Writers,
 };
@@ -42,6 +42,7 @@ fn every_value_of_every_enum_crosses() {
     crosses::<ReadMode>();
     crosses::<OnStale>();
     crosses::<OnUnused>();
+    crosses::<Deletes>();
     crosses::<OnMalformedCursor>();
     crosses::<Writers>();
     crosses::<InsertConflict>();
@@ -74,6 +75,7 @@ fn source(name: &str, start: Option<Start>) -> Source {
         on_malformed_cursor: OnMalformedCursor::Start,
         skip_on_schema_failure: true,
         meta_columns: true,
+        deletes: Some(Deletes::Propagate),
         unused: OnUnused::Allow,
         files: FileOptions { glob: Some("*.csv".to_string()), ..FileOptions::default() },
         csv: CsvOptions { sep: Some("\t".to_string()), ..CsvOptions::default() },

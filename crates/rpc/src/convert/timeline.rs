@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::datatypes::Schema;
 use tributary_api::timeline::{
-    Begin, Blocks, InstantFact, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Views,
+    Begin, Blocks, Deleted, InstantFact, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Views,
 };
 use tributary_types::{InstantTime, MemoryBudget, SourceName};
 
@@ -91,6 +92,7 @@ pub fn window_request_to_proto(request: &PlanRequest) -> proto::PlanWindowReques
         on_stale: request.on_stale.to_wire(),
         views: Some(views_to_proto(request.views)),
         meta_columns: request.meta_columns,
+        deletes: request.deletes,
         on_hole: request.on_hole.to_wire(),
         look_only: request.look_only,
         fallback_schema: request.fallback_schema.as_ref().map(|schema| schema_to_bytes(schema)),
@@ -116,6 +118,7 @@ pub fn window_request_from_proto(request: proto::PlanWindowRequest) -> Result<Pl
         on_hole: WireEnum::from_wire(request.on_hole)?,
         views: views_from_proto(request.views),
         meta_columns: request.meta_columns,
+        deletes: request.deletes,
         look_only: request.look_only,
         fallback_schema: request
             .fallback_schema
@@ -199,8 +202,16 @@ pub fn source_plan_from_proto(plan: proto::SourcePlan) -> Result<SourcePlan, Mal
 pub fn relation_to_proto(relation: &Relation) -> proto::Relation {
     let mut sets: Vec<proto::Instants> = Vec::new();
     let mut positions: HashMap<&[InstantTime], u32> = HashMap::new();
+    let mut slices: Vec<proto::Relation> = Vec::new();
+    let mut numbers: HashMap<*const Vec<Split>, u32> = HashMap::new();
     let mut splits = Vec::with_capacity(relation.splits.len());
     for split in &relation.splits {
+        let unless_in = unless_in(split).map(|set| {
+            *numbers.entry(Arc::as_ptr(set)).or_insert_with(|| {
+                slices.push(slices_to_proto(set));
+                slices.len() as u32 - 1
+            })
+        });
         let [instants, blocks] = [split.instants.as_ref().map(|set| set.as_slice()), listed_blocks(split)].map(|set| {
             set.map(|set| {
                 *positions.entry(set).or_insert_with(|| {
@@ -209,9 +220,21 @@ pub fn relation_to_proto(relation: &Relation) -> proto::Relation {
                 })
             })
         });
-        splits.push(proto::PinnedSplit { split: Some(split_to_proto(split)), instants, blocks });
+        splits.push(proto::PinnedSplit { split: Some(split_to_proto(split)), instants, blocks, unless_in });
     }
-    proto::Relation { schema: schema_to_bytes(&relation.schema), splits, instants: sets }
+    proto::Relation { schema: schema_to_bytes(&relation.schema), splits, instants: sets, slices }
+}
+
+fn unless_in(split: &Split) -> Option<&Arc<Vec<Split>>> {
+    match &split.deleted {
+        Deleted::UnlessIn(slices) => Some(slices),
+        Deleted::Unsaid | Deleted::No => None,
+    }
+}
+
+/// Slices that keys are looked for in: of them only the files matter.
+fn slices_to_proto(slices: &[Split]) -> proto::Relation {
+    relation_to_proto(&Relation { schema: Arc::new(Schema::empty()), splits: slices.to_vec() })
 }
 
 fn listed_blocks(split: &Split) -> Option<&[InstantTime]> {
@@ -225,6 +248,10 @@ pub fn relation_from_proto(relation: proto::Relation) -> Result<Relation, Malfor
     for set in relation.instants {
         sets.push(Arc::new(instants(&set.requested, "instants")?));
     }
+    let mut slices: Vec<Arc<Vec<Split>>> = Vec::with_capacity(relation.slices.len());
+    for set in relation.slices {
+        slices.push(Arc::new(relation_from_proto(set).map_err(|e| e.within("slices"))?.splits));
+    }
     let mut splits = Vec::with_capacity(relation.splits.len());
     let mut shared: HashMap<(u32, Option<String>), Arc<Blocks>> = HashMap::new();
     for pinned in relation.splits {
@@ -233,6 +260,10 @@ pub fn relation_from_proto(relation: proto::Relation) -> Result<Relation, Malfor
             Some(position) => Some(Arc::clone(required(sets.get(position as usize), "splits.instants")?)),
         };
         let split = required(pinned.split, "splits.split")?;
+        let unless_in = match pinned.unless_in {
+            None => None,
+            Some(position) => Some(Arc::clone(required(slices.get(position as usize), "splits.unless_in")?)),
+        };
         let blocks = match pinned.blocks {
             None => None,
             Some(position) => {
@@ -247,7 +278,7 @@ pub fn relation_from_proto(relation: proto::Relation) -> Result<Relation, Malfor
                 Some(blocks)
             }
         };
-        splits.push(split_from_proto(split, set, blocks).map_err(|e| e.within("splits.split"))?);
+        splits.push(split_from_proto(split, set, blocks, unless_in).map_err(|e| e.within("splits.split"))?);
     }
     Ok(Relation { schema: schema_from_bytes(relation.schema, "schema")?, splits })
 }
@@ -269,6 +300,7 @@ fn split_to_proto(split: &Split) -> proto::Split {
         bytes: split.bytes,
         logs: split.logs.as_ref().map(logs_to_proto),
         all_but: split.all_but,
+        tells_deleted: split.deleted != Deleted::Unsaid,
         file: split.file.as_ref().map(json_to_proto),
     }
 }
@@ -277,6 +309,7 @@ fn split_from_proto(
     split: proto::Split,
     instants: Option<Arc<Vec<InstantTime>>>,
     blocks: Option<Arc<Blocks>>,
+    unless_in: Option<Arc<Vec<Split>>>,
 ) -> Result<Split, Malformed> {
     Ok(Split {
         url: split.url,
@@ -287,6 +320,11 @@ fn split_from_proto(
         logs: split.logs.map(|logs| logs_from_proto(logs, blocks)),
         instants,
         all_but: split.all_but,
+        deleted: match unless_in {
+            Some(slices) => Deleted::UnlessIn(slices),
+            None if split.tells_deleted => Deleted::No,
+            None => Deleted::Unsaid,
+        },
         file: json_from_proto(split.file, "file")?,
     })
 }
@@ -332,6 +370,7 @@ pub fn read_to_proto(request: &ReadRequest) -> proto::ReadRequest {
         batch_rows: request.batch_rows as u64,
         memory_bytes: request.memory.limit() as u64,
         blocks: listed_blocks(&request.split).map(instants_to_proto),
+        unless_in: unless_in(&request.split).map(|slices| slices_to_proto(slices)),
     }
 }
 
@@ -352,8 +391,12 @@ pub fn read_from_proto(request: proto::ReadRequest) -> Result<ReadRequest, Malfo
         Some(blocks) => Some(blocks_from_proto(before, instants(&blocks.requested, "blocks")?)?),
         None => None,
     };
+    let unless_in = match request.unless_in {
+        Some(slices) => Some(Arc::new(relation_from_proto(slices).map_err(|e| e.within("unless_in"))?.splits)),
+        None => None,
+    };
     Ok(ReadRequest {
-        split: split_from_proto(split, set, blocks).map_err(|e| e.within("split"))?,
+        split: split_from_proto(split, set, blocks, unless_in).map_err(|e| e.within("split"))?,
         schema,
         projection,
         predicate: request.predicate.map(predicate_from_proto).transpose().map_err(|e| e.within("predicate"))?,

@@ -36,6 +36,7 @@ pub fn stage_to_proto(request: &StageRequest) -> proto::StageRequest {
         small_file_bytes: request.files.small,
         largest_file_bytes: request.files.largest,
         merge: request.merge.as_deref().map(json_to_proto),
+        deletes_give_way: request.deletes_give_way,
     }
 }
 
@@ -64,6 +65,7 @@ pub fn stage_from_proto(request: proto::StageRequest) -> Result<StageRequest, Ma
         },
         ordering: request.ordering,
         merge: json_from_proto(request.merge, "merge")?.map(Arc::new),
+        deletes_give_way: request.deletes_give_way,
         on_null_key: WireEnum::from_wire(request.on_null_key)?,
         files: FileSizes { small: request.small_file_bytes, largest: request.largest_file_bytes },
         slices: Arc::new(slices),

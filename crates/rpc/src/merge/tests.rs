@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::service::Routes;
 use tributary_api::Stop;
 use tributary_api::merge::{MergeLimits, MergeSource, Step};
-use tributary_api::timeline::{Relation, Split, Views};
+use tributary_api::timeline::{Deleted, Relation, Split, Views};
 use tributary_api::writer::{FileSizes, KeySettings, StageRequest, Staged};
 use tributary_types::pipeline::{OnNullKey, Operation};
 use tributary_types::{Code, Fault, MemoryBudget, Retry};
@@ -110,6 +110,7 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
         instants: None,
         all_but: false,
         file: None,
+        deleted: Deleted::Unsaid,
     };
     let relation = Relation { schema: rows(&[]).schema(), splits: vec![split] };
     let source = |name, changed, at_end, at_begin| MergeSource {
@@ -144,6 +145,7 @@ fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
             },
             ordering: Vec::new(),
             merge: None,
+            deletes_give_way: false,
             on_null_key: OnNullKey::Fail,
             files: FileSizes { small: 5, largest: 6 },
             slices: Arc::new(Vec::new()),
@@ -180,7 +182,13 @@ async fn a_refusal_keeps_its_kind(pair: Pair) {
 async fn a_plan_arrives_whole_and_so_does_its_request(pair: Pair) {
     let budget = MemoryBudget::new(1000);
     let sources = vec![(name("a"), rows(&[]).schema())];
-    let request = CheckRequest { sql: Some("SELECT 1".to_string()), then: steps(), sources, limits: limits(&budget) };
+    let request = CheckRequest {
+        sql: Some("SELECT 1".to_string()),
+        then: steps(),
+        sources,
+        deletes: vec![SourceName::new("a").unwrap()],
+        limits: limits(&budget),
+    };
     let checked = pair.role.check(request.clone()).await.unwrap();
     assert_eq!(checked.schema, rows(&[]).schema());
     assert_eq!((checked.logical_plan.as_str(), checked.physical_plan.as_str()), ("logical", "physical"));

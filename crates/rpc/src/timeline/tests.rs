@@ -10,7 +10,7 @@ use tonic::service::Routes;
 use tributary_api::RowError;
 use tributary_api::predicate::{Literal, Op, Predicate};
 use tributary_api::timeline::{
-    Begin, Blocks, FileSplit, FilesRequest, InstantFact, LogFile, Logs, Relation, Split, TopicSplit, Views,
+    Begin, Blocks, Deleted, FileSplit, FilesRequest, InstantFact, LogFile, Logs, Relation, Split, TopicSplit, Views,
     WindowReport,
 };
 use tributary_types::pipeline::{
@@ -91,6 +91,7 @@ fn split(file: &str, instants: Option<&Arc<Vec<InstantTime>>>) -> Split {
         instants: instants.cloned(),
         all_but: file == "all-but",
         file: None,
+        deleted: Deleted::Unsaid,
     }
 }
 
@@ -234,6 +235,7 @@ fn plan_request(begin: Begin) -> PlanRequest {
         on_hole: OnHole::Fail,
         views: Views { changed: true, end: false, begin: true },
         meta_columns: true,
+        deletes: true,
         look_only: true,
         fallback_schema: Some(rows(&[]).schema()),
         files: Some(Box::new(FilesRequest {

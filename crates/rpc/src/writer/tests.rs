@@ -89,6 +89,7 @@ fn request(url: &str) -> StageRequest {
             columns: [("tags".to_string(), "concat('; ')".parse().unwrap())].into(),
             acknowledge_images: true,
         })),
+        deletes_give_way: true,
         on_null_key: OnNullKey::Drop,
         files: FileSizes { small: 5, largest: 6 },
         slices: Arc::new(vec![TargetSlice {

@@ -131,6 +131,7 @@ impl SourceTable {
             },
             ordering: self.table.ordering.clone(),
             merge: None,
+            deletes_give_way: false,
             on_null_key: OnNullKey::Fail,
             files: FileSizes { small: 0, largest: 120 << 20 },
             slices: Arc::new(slices),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use tributary_api::timeline::{
-    Begin, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, Relation, SourcePlan, Split, TableInfo,
+    Begin, Deleted, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, Relation, SourcePlan, Split, TableInfo,
     TopicSplit, WindowReport,
 };
 use tributary_types::pipeline::{FileFormat, TableType, TopicSource, UnknownColumns};
@@ -319,6 +319,7 @@ impl Planning<'_> {
             logs: None,
             instants: None,
             all_but: false,
+            deleted: Deleted::Unsaid,
             file: Some(FileSplit {
                 source: self.request.source.clone(),
                 format: Arc::clone(&format),

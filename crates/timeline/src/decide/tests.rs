@@ -34,6 +34,7 @@ fn request(begin: Begin) -> PlanRequest {
         on_hole: OnHole::Block,
         views: Views::default(),
         meta_columns: false,
+        deletes: false,
         look_only: false,
         fallback_schema: None,
         files: None,

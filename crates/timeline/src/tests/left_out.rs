@@ -55,7 +55,7 @@ async fn a_source_whose_files_do_not_fit_is_left_out_with_the_schema_it_had_befo
     for name in ["cow_v6_updates", "mor_v6_compaction"] {
         let oracle = Oracle::unpack(name);
         let first = first_window(&oracle).await;
-        let schema = relation_schema(first.table.schema.as_ref(), true);
+        let schema = relation_schema(first.table.schema.as_ref(), &request("/t", Begin::Earliest));
         let commit = newest_commit(&oracle);
         let intact = service().plan(with_fallback(&first)).await.unwrap();
         assert_eq!((intact.report.skipped.as_ref(), intact.has_news), (None, true), "{name}");
@@ -84,7 +84,7 @@ async fn a_source_whose_files_do_not_fit_is_left_out_with_the_schema_it_had_befo
 async fn a_schema_that_cannot_be_read_or_evolves_on_read_leaves_a_source_out_too() {
     let oracle = Oracle::unpack("cow_v6_updates");
     let first = first_window(&oracle).await;
-    let schema = relation_schema(first.table.schema.as_ref(), true);
+    let schema = relation_schema(first.table.schema.as_ref(), &request("/t", Begin::Earliest));
     let commit = newest_commit(&oracle);
     let text = fs::read_to_string(&commit).unwrap();
     for (from, to, because) in [
@@ -116,6 +116,6 @@ async fn what_is_wrong_with_files_and_cursors_is_no_reason_to_leave_a_source_out
 #[test]
 fn the_schema_of_what_is_left_out_is_that_of_an_empty_window() {
     let own: SchemaRef = Arc::new(Schema::new(vec![arrow::datatypes::Field::new("id", DataType::Utf8, true)]));
-    assert_eq!(relation_schema(Some(&own), false), own);
-    assert_eq!(relation_schema(Some(&own), true).fields().len(), 6);
+    assert_eq!(relation_schema(Some(&own), &PlanRequest { meta_columns: false, ..request("/t", Begin::Earliest) }), own);
+    assert_eq!(relation_schema(Some(&own), &request("/t", Begin::Earliest)).fields().len(), 6);
 }

@@ -14,6 +14,17 @@ pub enum OnStale {
     Snapshot,
 }
 
+/// What becomes of records that are deleted in a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deletes {
+    /// Nothing tells the target of them: their rows stay in it.
+    #[default]
+    Ignore,
+    /// They are delivered as rows whose `_hoodie_is_deleted` is true, with the values that they had last.
+    Propagate,
+}
+
 /// What to do when completed commits follow a pending one, where commits are read in the order of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

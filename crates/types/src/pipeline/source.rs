@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CsvOptions, FileFormat, FileOptions, FileSource, JsonOptions, KafkaFormat, KafkaOptions, OnHole, OnLate,
+    CsvOptions, Deletes, FileFormat, FileOptions, FileSource, JsonOptions, KafkaFormat, KafkaOptions, OnHole, OnLate,
     OnMalformedCursor, OnStale, Start, Tombstones,
 };
 use crate::checkpoint::location_of;
@@ -53,6 +53,9 @@ pub struct Source {
     /// Show the five `_hoodie_*` columns to SQL.
     #[serde(default)]
     pub meta_columns: bool,
+    /// What becomes of records that are deleted in the table. Absent: they are ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletes: Option<Deletes>,
     /// What to do when no placeholder uses the source.
     #[serde(default)]
     pub unused: OnUnused,

@@ -64,9 +64,18 @@ pub(crate) fn fold_rows(
             // Stable: of equal ones the first to come stays first.
             members.sort_by(|a, b| order(a).cmp(&order(b)));
         }
-        let delete = members.iter().rposition(|at| rows.is_delete(*at));
         let begin = chunk.rows.len();
-        chunk.rows.extend(&members[delete.map_or(0, |at| at + 1)..]);
+        let delete = match deletes.give_way() {
+            true => {
+                chunk.rows.extend(members.iter().filter(|at| !rows.is_delete(**at)));
+                None
+            }
+            false => {
+                let delete = members.iter().rposition(|at| rows.is_delete(*at));
+                chunk.rows.extend(&members[delete.map_or(0, |at| at + 1)..]);
+                delete
+            }
+        };
         chunk.segments.push(begin..chunk.rows.len());
         chunk.deletes.push(delete.map(|at| members[at]));
         chunk.keys.push(key);

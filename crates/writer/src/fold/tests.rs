@@ -91,6 +91,7 @@ fn request(schema: &SchemaRef, given: &SchemaRef, merge: MergeOperators) -> Stag
         },
         ordering: vec!["ts".to_string()],
         merge: Some(Arc::new(merge)),
+        deletes_give_way: false,
         on_null_key: OnNullKey::Fail,
         files: FileSizes { small: 0, largest: 1 << 20 },
         slices: Arc::default(),

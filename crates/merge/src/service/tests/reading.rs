@@ -173,6 +173,7 @@ async fn planned(bench: &Bench) -> String {
         text: bound.text,
         then: Vec::new(),
         relations: pinned(bound.references, &bench.sources).unwrap(),
+        deletes: Vec::new(),
         sources: bench.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect(),
         limits: bench.limits.clone(),
         now_millis: 0,
