@@ -142,12 +142,13 @@ fn texts_of(batch: &RecordBatch, seen: &mut HashMap<String, i64>) -> Result<Reco
     writer.finish().map_err(|error| fail(&error))?;
     let text = String::from_utf8(writer.into_inner()).map_err(|error| fail(&error))?;
     let mut numbers: Vec<i64> = Vec::with_capacity(batch.num_rows());
-    for line in text.lines() {
-        let number = seen.entry(line.to_string()).and_modify(|number| *number += 1).or_insert(0);
+    let lines: Vec<&str> = text.lines().collect();
+    for line in &lines {
+        let number = seen.entry((*line).to_string()).and_modify(|number| *number += 1).or_insert(0);
         numbers.push(*number);
     }
     let columns: Vec<ArrayRef> =
-        vec![Arc::new(StringArray::from_iter_values(text.lines())), Arc::new(Int64Array::from(numbers))];
+        vec![Arc::new(StringArray::from_iter_values(lines)), Arc::new(Int64Array::from(numbers))];
     RecordBatch::try_new(texts_schema(), columns).map_err(|error| fail(&error))
 }
 
