@@ -14,6 +14,10 @@ use crate::checkpoint::CursorCommit;
 use crate::timeline::WindowReport;
 use crate::{BoxedError, RowStream, checkpoint, merge, timeline, writer};
 
+mod refused;
+
+pub use refused::{Refused, RefusedCount};
+
 /// Runs batches. One batch reads a window of every source, merges them and commits rows and cursors at once.
 #[async_trait]
 pub trait Coordinator: Send + Sync {
@@ -95,6 +99,9 @@ pub struct BatchStatus {
     pub overrides: Vec<OverrideStatus>,
     /// Rows and files that reached the target.
     pub written: Written,
+    /// Rows that went to the error table.
+    #[serde(default)]
+    pub refused: Refused,
     /// Milliseconds spent in each stage.
     pub timings: Vec<(Stage, u64)>,
     /// Most memory that was ever counted, in bytes.
@@ -393,6 +400,19 @@ pub enum Error {
         #[source]
         source: BoxedError,
     },
+    /// More rows were refused than the pipeline allows.
+    #[error(
+        "{rows} or more rows were refused, and `error_table.max_rows` is {limit}: nothing was committed. {first}. See to \
+         what is wrong with them, or raise the limit"
+    )]
+    TooManyRefused {
+        /// How many were counted.
+        rows: u64,
+        /// The limit.
+        limit: u64,
+        /// One of them: where it is, and why.
+        first: String,
+    },
     /// A batch's rows can no longer be read.
     #[error("batch `{name}` can no longer be pulled: {what}")]
     Gone {
@@ -464,7 +484,7 @@ impl Fault for Error {
             | Error::NothingToResume { .. }
             | Error::Legacy { .. }
             | Error::Moved { .. } => Code::Invalid,
-            Error::MalformedCursor { .. } => Code::Corrupt,
+            Error::MalformedCursor { .. } | Error::TooManyRefused { .. } => Code::Corrupt,
             Error::NoBatch { .. } => Code::NotFound,
             Error::RequestReused { .. } => Code::Exists,
             Error::Expired { .. } => Code::Invalid,
@@ -519,6 +539,7 @@ impl Fault for Error {
             Error::Conflict { .. } => "TARGET_CONFLICT",
             Error::WriterConflict { .. } => "WRITER_CONFLICT",
             Error::Unknown { .. } => "COMMIT_UNKNOWN",
+            Error::TooManyRefused { .. } => "TOO_MANY_REFUSED",
             Error::Gone { .. } => "BATCH_GONE",
             Error::Timeout { .. } => "TIMEOUT",
             Error::Store { .. } => "STORE_UNAVAILABLE",

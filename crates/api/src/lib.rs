@@ -8,7 +8,9 @@ pub mod checkpoint;
 pub mod coordinator;
 pub mod merge;
 pub mod predicate;
+pub mod refused;
 pub mod timeline;
+pub mod transform;
 pub mod writer;
 
 mod operators;

@@ -7,6 +7,7 @@ use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use tributary_types::{Code, Fault, MemoryBudget, Retry, SourceName};
 
+use crate::refused::RefusedRows;
 use crate::timeline::{Relation, Views};
 use crate::writer::{self, StageRequest, Staged};
 use crate::{BoxedError, RowError, Stop};
@@ -48,6 +49,10 @@ pub enum Step {
         /// What stands between the names of a struct and its field.
         separator: String,
     },
+    /// A step that the program registered under a name. Without SQL and as the first step it gets the rows of every source.
+    Rust(String),
+    /// The rows that the batch refuses; always the last step. Without SQL and as the only step there is no result before.
+    Refused(Box<RefusedRows>),
 }
 
 /// The SQL and what it may name.

@@ -121,6 +121,7 @@ mod tests {
             sources: Vec::new(),
             overrides: Vec::new(),
             written: Written::default(),
+            refused: Default::default(),
             timings: vec![(Stage::Merge, 7)],
             peak_memory: 0,
             error: None,

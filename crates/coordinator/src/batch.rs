@@ -3,6 +3,7 @@
 
 mod answer;
 mod cursors;
+mod errors;
 mod locking;
 mod merging;
 mod stage;
@@ -219,6 +220,7 @@ impl<'a> Batch<'a> {
 
     async fn prepare(&mut self, locks: &Locks) -> Result<Preparation, Error> {
         refuse_reading_the_target(self.inner.stores.as_ref(), &self.request.pipeline, &self.storage)?;
+        self.unless_stopped(self.check_error_table()).await?;
         let table = self.table_lock(locks).await?;
         let existing = self.find_ready().await;
         give_back_if(table).await;
@@ -365,7 +367,11 @@ impl<'a> Batch<'a> {
     ) -> Result<Ended, Error> {
         self.enter(Stage::Merge);
         let merged = match &prepared.work {
-            Work::Merge(opening) => self.merge(prepared, opening, opened).await?,
+            Work::Merge(opening) => {
+                let merged = self.merge(prepared, opening, opened).await?;
+                Box::pin(self.commit_refused(prepared, opening, opened, &merged)).await?;
+                merged
+            }
             Work::SetCursors(_) => Merged::default(),
         };
         *table = self.table_lock(locks).await?;

@@ -31,6 +31,7 @@ mod operators;
 mod overrides;
 mod plan;
 mod pull;
+mod refused;
 mod registry;
 mod remains;
 mod report;

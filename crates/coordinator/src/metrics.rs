@@ -12,6 +12,10 @@ pub const DURATION: &str = "tributary_coordinator_batch_duration_seconds";
 pub const ROWS: &str = "tributary_coordinator_rows_total";
 /// Rows of queries' results that did not become rows of targets, by `pipeline` and `why`.
 pub const LEFT_OUT: &str = "tributary_coordinator_rows_left_out_total";
+/// Rows that were refused, by `pipeline`, `source` and `reason`, whatever became of their batch.
+pub const REFUSED_ROWS: &str = "tributary_coordinator_refused_rows_total";
+/// Refused rows that were committed to the error table, by `pipeline`.
+pub const ERROR_ROWS: &str = "tributary_coordinator_error_rows_total";
 /// Cursors that requests were to set by hand, by `pipeline` and `outcome`: `applied`, `already`, `rejected`, `failed`.
 pub const OVERRIDES: &str = "tributary_coordinator_overrides_total";
 /// Cursors that the last batch was to set by hand and did not, by `pipeline`.
@@ -39,11 +43,13 @@ pub(crate) const COMPACT_METADATA: &str = "compact-metadata";
 pub(crate) const ARCHIVE: &str = "archive";
 
 /// Name and help text of every metric of this role.
-pub const HELP: [(&str, &str); 13] = [
+pub const HELP: [(&str, &str); 15] = [
     (BATCHES, "Batches that ended, by pipeline and outcome"),
     (DURATION, "Seconds a batch took, by pipeline"),
     (ROWS, "Rows that batches brought into targets, by pipeline"),
     (LEFT_OUT, "Rows of queries' results that did not become rows of targets, by pipeline and why"),
+    (REFUSED_ROWS, "Rows that were refused, by pipeline, source and reason"),
+    (ERROR_ROWS, "Refused rows that were committed to the error table, by pipeline"),
     (OVERRIDES, "Cursors that requests were to set by hand, by pipeline and outcome"),
     (OVERRIDES_PENDING, "Cursors that the last batch was to set by hand and did not, by pipeline"),
     (ROLLBACKS, "Dead instants that were rolled back"),
@@ -71,7 +77,7 @@ pub fn register() {
 }
 
 /// Registers the series of a pipeline at zero, when it first shows up.
-pub(crate) fn register_pipeline(pipeline: &str) {
+pub(crate) fn register_pipeline(pipeline: &str, refusing: Vec<(String, &'static str)>) {
     const OUTCOMES: [Outcome; 7] = [
         Outcome::Committed,
         Outcome::NoNewData,
@@ -87,6 +93,11 @@ pub(crate) fn register_pipeline(pipeline: &str) {
     }
     drop(::metrics::histogram!(DURATION, "pipeline" => pipeline.to_string()));
     ::metrics::counter!(ROWS, "pipeline" => pipeline.to_string()).increment(0);
+    ::metrics::counter!(ERROR_ROWS, "pipeline" => pipeline.to_string()).increment(0);
+    for (source, reason) in refusing {
+        let labels = [("pipeline", pipeline.to_string()), ("source", source), ("reason", reason.to_string())];
+        ::metrics::counter!(REFUSED_ROWS, &labels).increment(0);
+    }
     record_overrides(pipeline, [0; 4]);
     for on in crate::conflict::On::LABELS {
         ::metrics::counter!(WRITER_CONFLICTS, "pipeline" => pipeline.to_string(), "on" => on).increment(0);

@@ -112,7 +112,11 @@ pub(crate) fn window_of(source: &Source, plan: &SourcePlan) -> Option<Window> {
 /// Which relations the SQL names, after refusing a source that it does not name.
 async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
     let names = pipeline.sources.iter().map(|source| source.name.clone()).collect();
-    let bound = roles.merge.bind(sql_of(pipeline), names).await?;
+    let bound = match sql_of(pipeline).is_none().then(|| steps_of(pipeline)).as_deref() {
+        // It gets what changed in every source, one after the other.
+        Some([Step::Rust(_), ..]) => every_source(pipeline),
+        _ => roles.merge.bind(sql_of(pipeline), names).await?,
+    };
     for (source, bound) in pipeline.sources.iter().zip(&bound) {
         if bound.views == Views::default() && source.unused == OnUnused::Fail {
             return Err(tributary_api::merge::Error::Unused { source_name: source.name.clone() }.into());
@@ -129,6 +133,11 @@ async fn bind(roles: &Roles, pipeline: &Pipeline) -> Result<Vec<Bound>, Error> {
     Ok(bound)
 }
 
+fn every_source(pipeline: &Pipeline) -> Vec<Bound> {
+    let (views, by_position) = (Views { changed: true, ..Views::default() }, pipeline.sources.len() > 1);
+    pipeline.sources.iter().map(|source| Bound { source: source.name.clone(), views, by_position }).collect()
+}
+
 /// The SQL that names the sources, loaded by whoever read the pipeline's file; `None`: the rows of the one source pass.
 pub(crate) fn sql_of(pipeline: &Pipeline) -> Option<String> {
     pipeline.transforms.first().and_then(|transform| transform.sql.clone())
@@ -137,9 +146,10 @@ pub(crate) fn sql_of(pipeline: &Pipeline) -> Option<String> {
 /// The steps after it.
 pub(crate) fn steps_of(pipeline: &Pipeline) -> Vec<Step> {
     let first = usize::from(sql_of(pipeline).is_some());
-    let step = |transform: &Transform| match &transform.flatten {
-        Some(flatten) => Step::Flatten { separator: flatten.separator.clone() },
-        None => Step::Sql(transform.sql.clone().unwrap_or_default()),
+    let step = |transform: &Transform| match (&transform.flatten, &transform.rust) {
+        (Some(flatten), _) => Step::Flatten { separator: flatten.separator.clone() },
+        (None, Some(name)) => Step::Rust(name.clone()),
+        (None, None) => Step::Sql(transform.sql.clone().unwrap_or_default()),
     };
     pipeline.transforms.iter().skip(first).map(step).collect()
 }
@@ -163,7 +173,9 @@ pub(crate) async fn plan_sources(
 ) -> Result<Plans, Error> {
     let mut requests = Vec::with_capacity(pipeline.sources.len());
     for (number, (source, bound)) in pipeline.sources.iter().zip(bound).enumerate() {
-        let mut request = plan_request(source, bound.views, standing)?;
+        // The records of a window are refused with it, whichever views the query names.
+        let views = Views { changed: bound.views.changed || source.refuses_records(), ..bound.views };
+        let mut request = plan_request(source, views, standing)?;
         match ends {
             Ends::Planned(purpose) => request.look_only = purpose == Purpose::Look,
             Ends::Pinned(plans) => {

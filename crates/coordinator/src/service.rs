@@ -11,7 +11,7 @@ use tributary_api::Stop;
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints};
 use tributary_api::coordinator::{
-    BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest, Written,
+    BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, Refused, RunRequest, Written,
 };
 use tributary_api::merge::{Merge, MergeLimits};
 use tributary_api::timeline::Timeline;
@@ -24,6 +24,7 @@ use crate::batch::{Batch, Ended};
 use crate::control::Control;
 use crate::history::{definition_of_request, target_key};
 use crate::plan::{Purpose, open};
+use crate::refused::refusing;
 use crate::registry::{Admitted, Registry, answers};
 use crate::remains::refuse_reading_the_target;
 use crate::schedule::{Claim, Limits, Schedule, Turn};
@@ -296,7 +297,7 @@ impl Coordinator for Service {
             Err(known) => return Ok(known),
         };
         if admitted.first_of_pipeline {
-            metrics::register_pipeline(request.pipeline.name.as_str());
+            metrics::register_pipeline(request.pipeline.name.as_str(), refusing(&request.pipeline));
             source_metrics::register(&request.pipeline);
         }
         // Before the answer, so that who got it can ask again after a restart.
@@ -438,6 +439,7 @@ fn first_status(request: &RunRequest, now_millis: i64) -> Result<BatchStatus, Er
         sources: Vec::new(),
         overrides: Vec::new(),
         written: Written::default(),
+        refused: Refused::default(),
         timings: Vec::new(),
         peak_memory: 0,
         error: None,

@@ -78,6 +78,7 @@ mod tests {
             overrides: Vec::new(),
             sources: Vec::new(),
             written: Written::default(),
+            refused: Default::default(),
             timings: Vec::new(),
             peak_memory: 0,
             error: error.map(|error| error.failure()),

@@ -14,7 +14,7 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, SessionStateDefaults};
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::SessionConfig;
@@ -22,7 +22,9 @@ use datafusion::sql::sqlparser::ast::Query;
 use datafusion_spark::planner::SparkFunctionPlanner;
 use tokio::runtime::Handle;
 use tributary_api::merge::{Error, MergeLimits, Step};
+use tributary_api::refused::{RefusedRows, refused_schema};
 use tributary_api::timeline::{Relation, Timeline};
+use tributary_api::transform::Transforms;
 use tributary_types::SourceName;
 
 use crate::casing::Casing;
@@ -35,11 +37,13 @@ use crate::memory::{MERGE_FAN_IN, QueryPool};
 use crate::output;
 use crate::placeholders::{RESULT, Reference, bind_result};
 use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
+use crate::refused;
 use crate::relation::{RelationTable, Source};
 use crate::sandbox;
 use crate::script::{self, Script};
 use crate::settings::Settings;
 use crate::steps::{check_distinct, flatten, in_step};
+use crate::transform::{NamedPlan, RESULT_INPUT, TransformTable};
 
 /// Sorting keeps this much aside to merge what it spilled, unless the share is too small for it.
 const SORT_RESERVATION: usize = 10 << 20;
@@ -78,8 +82,8 @@ pub(crate) struct Named {
 
 /// What a batch asks to be run.
 pub(crate) struct Job {
-    /// The SQL, its placeholders bound.
-    pub(crate) text: String,
+    /// The SQL, its placeholders bound; `None`: the first step takes its place.
+    pub(crate) text: Option<String>,
     /// Steps after it.
     pub(crate) then: Vec<Step>,
     /// Sources in pipeline order, each with the schema of its relations.
@@ -98,6 +102,7 @@ pub(crate) struct Engine {
     pub(crate) timeline: Arc<dyn Timeline>,
     pub(crate) functions: Arc<Functions>,
     pub(crate) settings: Arc<Settings>,
+    pub(crate) transforms: Arc<Transforms>,
 }
 
 /// A planned attempt to run a job.
@@ -132,20 +137,11 @@ impl Engine {
 
     async fn plan_here(&self, job: &Job, joins: Joins) -> Result<Attempt, Error> {
         let settings = self.settings.as_ref();
-        let casing = Casing::of(job.sources.iter().map(|(_, schema)| schema.as_ref()));
-        let script = script::parse(&job.text, casing, settings)?;
         let pool = Arc::new(QueryPool::new(job.limits.budget.clone(), settings.query_share_percent));
         let shape = fit(pool.share(), joins, job.limits.parallelism, settings.batch_rows);
         let mut state = self.session(job, config(shape, joins, reads_messages(job)), &pool)?;
         let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
-        let mut tables = self.relations(job, &rows_read, shape);
-        let mut planned = self.plan_script(&state, &mut tables, &script)?;
-        let deletes = Deletes::of(job);
-        deletes.check(&planned, 1)?;
-        for (number, step) in job.then.iter().enumerate() {
-            planned = self.plan_step(&state, planned, step).map_err(|error| in_step(error, number + 2))?;
-            deletes.check(&planned, number + 2)?;
-        }
+        let planned = self.plan_steps(&state, job, &rows_read, shape)?;
         let (normalised, schema) = output::normalise(planned)?;
         let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
         let physical = state
@@ -156,6 +152,95 @@ impl Engine {
         let reservation = sort_reservation(pool.share(), count_sorts(&physical));
         state.config_mut().options_mut().execution.sort_spill_reservation_bytes = reservation;
         Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
+    }
+
+    /// Plans the SQL and every step after it.
+    fn plan_steps(
+        &self,
+        state: &SessionState,
+        job: &Job,
+        rows_read: &[Arc<AtomicU64>],
+        shape: Shape,
+    ) -> Result<LogicalPlan, Error> {
+        let mut tables = self.relations(job, rows_read, shape);
+        let deletes = Deletes::of(job);
+        let mut planned = match &job.text {
+            Some(text) => {
+                let casing = Casing::of(job.sources.iter().map(|(_, schema)| schema.as_ref()));
+                let script = script::parse(text, casing, &self.settings)?;
+                let planned = self.plan_script(state, &mut tables, &script)?;
+                deletes.check(&planned, 1)?;
+                Some(planned)
+            }
+            None => None,
+        };
+        let before = usize::from(job.text.is_some());
+        for (number, step) in job.then.iter().enumerate() {
+            let next = match (step, planned) {
+                (Step::Rust(name), None) => self.plan_first(job, &tables, name),
+                (Step::Refused(rows), result) => self.plan_refused(job, rows, result, shape),
+                (_, None) => Err(internal("there is neither SQL nor a step that takes its place")),
+                (step, Some(result)) => self.plan_step(state, result, step),
+            };
+            let next = next.map_err(|error| in_step(error, number + 1 + before))?;
+            // That step only takes rows without a key out, and nothing of it can be read.
+            if !matches!(step, Step::Refused(_)) {
+                deletes.check(&next, number + 1 + before)?;
+            }
+            planned = Some(next);
+        }
+        planned.ok_or_else(|| internal("there is neither SQL nor a step"))
+    }
+
+    /// Plans a step in Rust over the rows of every source.
+    fn plan_first(&self, job: &Job, tables: &Tables, name: &str) -> Result<LogicalPlan, Error> {
+        let mut inputs = Vec::with_capacity(job.relations.len());
+        for Named { reference, .. } in &job.relations {
+            let Some(table) = tables.get(&reference.table) else { continue };
+            let scan = LogicalPlanBuilder::scan(&reference.table, Arc::clone(table), None)
+                .and_then(LogicalPlanBuilder::build)
+                .map_err(|error| from_planning(&error))?;
+            inputs.push((job.sources[reference.source].0.to_string(), scan));
+        }
+        self.plan_rust(name, inputs)
+    }
+
+    fn plan_rust(&self, name: &str, inputs: Vec<NamedPlan>) -> Result<LogicalPlan, Error> {
+        let transform = self.transforms.find(name).map_err(|error| sql_error(None, error.message))?;
+        let table = TransformTable::plan(name, transform, inputs)?;
+        LogicalPlanBuilder::scan(RESULT, provider_as_source(Arc::new(table)), None)
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(|error| from_planning(&error))
+    }
+
+    /// Plans the rows that are refused, of the result before and of the splits that are named.
+    fn plan_refused(
+        &self,
+        job: &Job,
+        rows: &RefusedRows,
+        result: Option<LogicalPlan>,
+        shape: Shape,
+    ) -> Result<LogicalPlan, Error> {
+        let mut scans = Vec::with_capacity(rows.splits.len());
+        for (name, splits) in &rows.splits {
+            let Some((_, read_by)) = job.sources.iter().find(|(source, _)| source == name) else {
+                return Err(internal(format!("records of `{name}` are refused, which is no source")));
+            };
+            let source = Source {
+                name: format!("refused records of {name}"),
+                schema: refused_schema(),
+                refused_by: Some(Arc::clone(read_by)),
+                timeline: Arc::clone(&self.timeline),
+                rows: Arc::default(),
+                batch_rows: shape.batch_rows,
+                expansion: self.settings.expansion,
+                memory: job.limits.budget.clone(),
+            };
+            let relation = Relation { schema: refused_schema(), splits: splits.clone() };
+            scans.push(provider_as_source(Arc::new(RelationTable::new(source, relation))));
+        }
+        let result = result.map(|result| output::normalise(result).map(|(result, _)| result)).transpose()?;
+        refused::plan(rows, result, scans)
     }
 
     /// Plans the query of a script over `tables`, to which its views are added.
@@ -177,6 +262,11 @@ impl Engine {
         let text = match step {
             Step::Flatten { separator } => return flatten(before, separator),
             Step::Sql(text) => bind_result(text)?,
+            Step::Rust(name) => {
+                check_distinct(&before)?;
+                return self.plan_rust(name, vec![(RESULT_INPUT.to_string(), before)]);
+            }
+            Step::Refused(_) => return Err(internal("rows are refused in the last step only")),
         };
         check_distinct(&before)?;
         let casing = Casing::of([before.schema().as_arrow()]);
@@ -199,6 +289,7 @@ impl Engine {
             let source = Source {
                 name: format!("<{}>", reference.table),
                 schema: Arc::clone(&relation.schema),
+                refused_by: None,
                 timeline: Arc::clone(&self.timeline),
                 rows: Arc::clone(&rows_read[reference.source]),
                 batch_rows: shape.batch_rows,

@@ -31,6 +31,7 @@ mod placeholders;
 mod planner;
 mod predicate;
 mod queries;
+mod refused;
 mod relation;
 mod sandbox;
 mod scan;
@@ -39,6 +40,7 @@ mod service;
 mod settings;
 mod sized;
 mod steps;
+mod transform;
 
 #[cfg(test)]
 mod fixtures;

@@ -27,6 +27,8 @@ pub(crate) struct Source {
     pub(crate) name: String,
     /// Full schema of the relation.
     pub(crate) schema: SchemaRef,
+    /// Where what is asked for are refused records: the schema that their reader reads records by.
+    pub(crate) refused_by: Option<SchemaRef>,
     /// Whoever reads it.
     pub(crate) timeline: Arc<dyn Timeline>,
     /// Counts the rows read of the relation's source.

@@ -236,11 +236,13 @@ impl SplitReader {
             Condition::Always => None,
             Condition::Only(predicate) => Some(predicate),
         };
+        let refused_by = self.source.refused_by.as_ref();
         let request = ReadRequest {
             split: split.clone(),
-            schema: Arc::clone(&self.source.schema),
-            projection: Some(self.columns_to_ask()),
-            predicate,
+            schema: Arc::clone(refused_by.unwrap_or(&self.source.schema)),
+            // What a refused record is told by has few columns, and all of them are wanted.
+            projection: refused_by.is_none().then(|| self.columns_to_ask()),
+            predicate: predicate.filter(|_| refused_by.is_none()),
             batch_rows: self.source.batch_rows,
             memory: self.source.memory.clone(),
         };
@@ -260,6 +262,10 @@ impl SplitReader {
     }
 
     fn accept(&self, batch: RecordBatch, split: &Split) -> Result<RecordBatch> {
+        let batch = match &self.source.refused_by {
+            Some(_) => batch.project(&self.columns_to_ask())?,
+            None => batch,
+        };
         let batch = compact(batch)?;
         let rows = batch.num_rows();
         self.source.rows.fetch_add(rows as u64, Ordering::Relaxed);

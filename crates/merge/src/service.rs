@@ -12,8 +12,9 @@ use datafusion::execution::memory_pool::MemoryPool;
 use futures::StreamExt;
 use tracing::{debug, info, warn};
 use tributary_api::StopSource;
-use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, MergeSource, Merged};
+use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, MergeSource, Merged, Step};
 use tributary_api::timeline::{Relation, Timeline};
+use tributary_api::transform::Transforms;
 use tributary_api::writer::{self, StageRequest, Writer};
 use tributary_types::{Clock, SourceName, SystemClock};
 
@@ -56,7 +57,8 @@ impl Service {
     pub fn new(timeline: Arc<dyn Timeline>, writer: Arc<dyn Writer>, settings: Settings) -> Self {
         metrics::register();
         let max_rows = settings.max_rows;
-        let engine = Engine { timeline, functions: Arc::new(Functions::reviewed()), settings: Arc::new(settings) };
+        let (functions, settings) = (Arc::new(Functions::reviewed()), Arc::new(settings));
+        let engine = Engine { timeline, functions, settings, transforms: Arc::default() };
         Service { engine, writer, clock: Arc::new(SystemClock), max_rows }
     }
 
@@ -66,15 +68,21 @@ impl Service {
         self
     }
 
+    /// The same with steps in Rust, which pipelines name.
+    pub fn with_transforms(mut self, transforms: Transforms) -> Self {
+        self.engine.transforms = Arc::new(transforms);
+        self
+    }
+
     async fn run_within(&self, request: MergeRequest) -> Result<(Merged, u64), Error> {
         let MergeRequest { sql, then, sources, stage, limits } = request;
         let stop = limits.stop.clone();
         let names: Vec<SourceName> = sources.iter().map(|source| source.source.clone()).collect();
-        let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
+        let (text, references) = what_to_read(sql.as_deref(), &then, &names)?;
         let job = Arc::new(Job {
-            text: bound.text,
+            text,
             then,
-            relations: pinned(bound.references, &sources)?,
+            relations: pinned(references, &sources)?,
             // What would lose any was refused when the batch was planned.
             deletes: Vec::new(),
             sources: sources.into_iter().map(|source| (source.source, source.schema)).collect(),
@@ -183,13 +191,13 @@ impl Merge for Service {
     async fn check(&self, request: CheckRequest) -> Result<Checked, Error> {
         let CheckRequest { sql, then, sources, deletes, limits } = request;
         let names: Vec<SourceName> = sources.iter().map(|(name, _)| name.clone()).collect();
-        let bound = bind(text_of(sql.as_deref(), &names)?, &names)?;
-        let relations = bound.references.into_iter().map(|reference| {
+        let (text, references) = what_to_read(sql.as_deref(), &then, &names)?;
+        let relations = references.into_iter().map(|reference| {
             let schema = Arc::clone(&sources[reference.source].1);
             Named { reference, relation: Relation { schema, splits: Vec::new() } }
         });
         let job = Job {
-            text: bound.text,
+            text,
             then,
             relations: relations.collect(),
             deletes,
@@ -234,6 +242,34 @@ fn text_of<'a>(sql: Option<&'a str>, sources: &[SourceName]) -> Result<&'a str, 
             format!("there is none, and {} sources: only the rows of a single source can pass through", sources.len()),
         )),
     }
+}
+
+/// The SQL with its placeholders bound, if there is any, and the relations that are read.
+fn what_to_read(
+    sql: Option<&str>,
+    then: &[Step],
+    names: &[SourceName],
+) -> Result<(Option<String>, Vec<Reference>), Error> {
+    match (sql, then.first()) {
+        (None, Some(Step::Rust(_))) => Ok((None, every_source(names))),
+        // Its splits say what is read.
+        (None, Some(Step::Refused(rows))) if rows.key.is_none() => Ok((None, Vec::new())),
+        _ => {
+            let bound = bind(text_of(sql, names)?, names)?;
+            Ok((Some(bound.text), bound.references))
+        }
+    }
+}
+
+/// What a step in Rust gets that comes first: what changed in each source, in order.
+fn every_source(names: &[SourceName]) -> Vec<Reference> {
+    let reference = |(source, name): (usize, &SourceName)| Reference {
+        table: format!("SRC:{name}"),
+        source,
+        view: View::Changed,
+        by_position: true,
+    };
+    names.iter().enumerate().map(reference).collect()
 }
 
 /// The pinned relation behind each reference.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tributary_api::transform::Transforms;
 use tributary_hudi::{StoreSettings, Stores, SystemStores};
 use tributary_types::pipeline::{ByteSize, Span};
 
@@ -334,6 +335,11 @@ fn parse_span(text: &str) -> Result<Span, String> {
 
 /// Runs the command line; the exit code is the process's.
 pub fn main(cli: Cli) -> ExitCode {
+    main_with(cli, Transforms::new())
+}
+
+/// The same for a program that has steps in Rust of its own, which pipelines name as `rust = "name"`.
+pub fn main_with(cli: Cli, transforms: Transforms) -> ExitCode {
     telemetry::init_logs(cli.log_json);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -346,10 +352,10 @@ pub fn main(cli: Cli) -> ExitCode {
     let stores: Arc<dyn Stores> = Arc::new(SystemStores::with_settings(settings));
     let result = runtime.block_on(async {
         match cli.command {
-            Command::Run(args) => commands::run::run(args, stores).await,
-            Command::Plan(args) => commands::plan::plan(args, stores).await,
+            Command::Run(args) => commands::run::run(args, stores, transforms).await,
+            Command::Plan(args) => commands::plan::plan(args, stores, transforms).await,
             Command::Table(command) => commands::table::table(command, stores).await,
-            Command::Serve(args) => commands::serve::serve(args, stores).await,
+            Command::Serve(args) => commands::serve::serve(args, stores, transforms).await,
             Command::Batches(command) => commands::batches::batches(command).await,
             Command::Cursors(command) => commands::cursors::cursors(command, stores).await,
             Command::Bench(args) => commands::bench::bench(args, stores).await,

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tributary_api::coordinator::{self, Coordinator};
+use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
 use tributary_rpc::{CoordinatorClient, Link, connect_lazily};
 use tributary_types::pipeline::Pipeline;
@@ -102,8 +103,17 @@ pub(crate) fn parts(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Part
 
 /// The roles, embedded.
 pub(crate) fn roles(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Embedded, Failed> {
+    roles_with(data, stores, Transforms::new())
+}
+
+/// The same with steps in Rust.
+pub(crate) fn roles_with(
+    data: Option<&Path>,
+    stores: Arc<dyn Stores>,
+    transforms: Transforms,
+) -> Result<Embedded, Failed> {
     let Parts { stores, store, clock, entropy } = parts(data, stores)?;
-    Ok(embed(stores, store, clock, entropy, Settings::default()))
+    Ok(embed(stores, store, clock, entropy, Settings { transforms, ..Settings::default() }))
 }
 
 /// The coordinator of a command: on `server`, or embedded.

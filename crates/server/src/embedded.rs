@@ -8,6 +8,7 @@ use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
 use tributary_api::timeline::Timeline;
+use tributary_api::transform::Transforms;
 use tributary_api::writer::Writer;
 use tributary_hudi::Stores;
 use tributary_store::{KeyValue, MemoryStore, SledStore};
@@ -47,6 +48,8 @@ pub struct Settings {
     pub writer: tributary_writer::Settings,
     /// Of the coordinator role.
     pub coordinator: tributary_coordinator::Settings,
+    /// Steps in Rust, which pipelines name as `rust = "name"`.
+    pub transforms: Transforms,
 }
 
 /// Where checkpoint records are kept: on disk below `data`, in memory without it.

@@ -206,7 +206,8 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
     if wanted.contains(&Role::Merge) {
         let timeline = timeline.clone().ok_or(needs(Role::Merge, Role::Timeline))?;
         let writer = hosted.writer.clone().or(elsewhere.writer.clone()).ok_or(needs(Role::Merge, Role::Writer))?;
-        hosted.merge = Some(Arc::new(tributary_merge::Service::new(timeline, writer, settings.merge)));
+        let service = tributary_merge::Service::new(timeline, writer, settings.merge);
+        hosted.merge = Some(Arc::new(service.with_transforms(settings.transforms)));
     }
     if wanted.contains(&Role::Coordinator) {
         let checkpoints = hosted.checkpoints.clone().or(elsewhere.checkpoints.clone());

@@ -27,6 +27,7 @@ mod parquet;
 mod pattern;
 mod read;
 mod record;
+mod refused;
 mod schema;
 mod service;
 mod settings;

@@ -11,7 +11,7 @@ use tributary_api::timeline::{Error, FileSplit, ReadRequest, Split};
 use tributary_api::{RowError, RowStream};
 use tributary_hudi::Storage;
 use tributary_types::SourceName;
-use tributary_types::pipeline::FileFormat;
+use tributary_types::pipeline::{BadRecords, FileFormat};
 
 use crate::charset::{Encoding, Transcoder};
 use crate::csv::{CsvDecoder, CsvFormat};
@@ -21,6 +21,7 @@ use crate::json::{JsonDecoder, JsonFormat};
 use crate::metrics;
 use crate::parquet;
 use crate::record::{Decode, DecodeError, Tally};
+use crate::refused::{CleanSplits, Refusals};
 
 /// Compressed bytes that are decompressed at once: what they become is in memory.
 const STEP: usize = 64 << 10;
@@ -52,8 +53,13 @@ impl TextOf {
     }
 }
 
-/// Opens the stream of a file's rows.
-pub(crate) async fn read(storage: &Storage, request: ReadRequest, part_bytes: u64) -> Result<RowStream, Error> {
+/// Opens the stream of a file's rows, or of the records refused in it.
+pub(crate) async fn read(
+    storage: &Storage,
+    request: ReadRequest,
+    part_bytes: u64,
+    clean: &Arc<CleanSplits>,
+) -> Result<RowStream, Error> {
     let url = storage.url().to_string();
     let Some(file) = request.split.file.clone() else {
         return Err(Error::Unsupported {
@@ -68,7 +74,16 @@ pub(crate) async fn read(storage: &Storage, request: ReadRequest, part_bytes: u6
         return Ok(futures::stream::empty().boxed());
     }
     let broken = |problems: Vec<String>| Error::Unsupported { url: url.clone(), what: problems.join("; ") };
-    let (schema, projection) = (Arc::clone(&request.schema), request.projection.clone());
+    let name = match file.format.bad_records() {
+        Some(BadRecords::ErrorTable) => CleanSplits::name(&request),
+        _ => None,
+    };
+    if file.refused && (name.as_ref().is_none_or(|name| clean.has(name))) {
+        return Ok(futures::stream::empty().boxed());
+    }
+    let schema = Arc::clone(&request.schema);
+    // Which records are refused does not depend on the columns asked for.
+    let projection = if file.refused { Some(Vec::new()) } else { request.projection.clone() };
     let (decoder, encoding): (Result<Box<dyn Decode>, DecodeError>, _) = match file.format.as_ref() {
         FileFormat::Parquet => return parquet::read(storage, &pinned, request).await,
         FileFormat::Csv(options) => {
@@ -84,8 +99,14 @@ pub(crate) async fn read(storage: &Storage, request: ReadRequest, part_bytes: u6
         }
     };
     let place = FileName { source: file.source.clone(), url, path: pinned.path.clone() };
-    let decoder = decoder.map_err(|error| place.fault(error))?;
+    let mut decoder = decoder.map_err(|error| place.fault(error))?;
+    if file.refused {
+        decoder.keep_refused();
+    }
+    let refusals = file.refused.then(|| Refusals::new(file.source.as_str()));
     let reading = Reading {
+        clean: name.filter(|_| !file.refused).map(|name| (name, Arc::clone(clean))),
+        refusals,
         text: TextOf::new(&pinned.path, encoding),
         parts: parts(storage, pinned, part_bytes),
         decoder,
@@ -147,18 +168,22 @@ struct Reading {
     ended: bool,
     /// What was counted before.
     told: Tally,
+    /// Where what is asked for are the records that are refused: those found so far.
+    refusals: Option<Refusals>,
+    /// What the file is remembered by if no record of it is bad.
+    clean: Option<(Arc<str>, Arc<CleanSplits>)>,
 }
 
 impl Reading {
     async fn next(&mut self) -> Result<Option<RecordBatch>, Error> {
         loop {
-            let made = self.decoder.next();
-            self.tell();
-            if let Some(batch) = made.map_err(|error| self.place.fault(error))? {
-                return Ok(Some(batch));
+            let made = self.made(false)?;
+            if made.is_some() {
+                return Ok(made);
             }
             if self.ended {
-                return Ok(None);
+                self.note_clean();
+                return self.rest();
             }
             if self.pending.is_empty() {
                 match self.parts.next().await {
@@ -172,20 +197,54 @@ impl Reading {
             self.decoder.push(&text);
             if self.ended {
                 // What was pushed just now is looked at before the end is known, as every other part is.
-                let made = self.decoder.next();
-                self.decoder.end();
-                self.tell();
-                if let Some(batch) = made.map_err(|error| self.place.fault(error))? {
-                    return Ok(Some(batch));
+                let made = self.made(true)?;
+                if made.is_some() {
+                    return Ok(made);
                 }
             }
+        }
+    }
+
+    /// What the decoder makes of the text that it has: rows, or a batch of refused records; `None`: it needs more.
+    /// `last`: no text follows what it has.
+    fn made(&mut self, last: bool) -> Result<Option<RecordBatch>, Error> {
+        loop {
+            let made = self.decoder.next();
+            if last {
+                self.decoder.end();
+            }
+            self.tell();
+            let made = made.map_err(|error| self.place.fault(error))?;
+            let Some(refusals) = &mut self.refusals else { return Ok(made) };
+            refusals.add_of_file(&self.place.path, self.decoder.take_refused());
+            if refusals.is_full() {
+                return self.rest();
+            }
+            if made.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The refused records that are left.
+    fn rest(&mut self) -> Result<Option<RecordBatch>, Error> {
+        let Some(refusals) = self.refusals.as_mut().filter(|refusals| !refusals.is_empty()) else { return Ok(None) };
+        refusals.make().map(Some).map_err(|error| self.place.fault(DecodeError::File(error.to_string())))
+    }
+
+    fn note_clean(&mut self) {
+        if self.decoder.tally().bad == 0
+            && let Some((name, clean)) = self.clean.take()
+        {
+            clean.note(name);
         }
     }
 
     /// Counts what became of records since the last time.
     fn tell(&mut self) {
         let now = self.decoder.tally();
-        if now != self.told {
+        // Records that are asked for because they were refused were counted before.
+        if now != self.told && self.refusals.is_none() {
             metrics::record_tally(self.place.source.as_str(), &now.since(&self.told));
             self.told = now;
         }

@@ -15,7 +15,7 @@ pub(crate) struct BadRecord {
     pub(crate) offset: u64,
     /// What is wrong.
     pub(crate) reason: String,
-    /// Its text, cut.
+    /// Its text; cut where it is for a message.
     pub(crate) record: String,
 }
 
@@ -76,6 +76,12 @@ pub(crate) trait Decode: Send {
 
     /// What became of the records so far.
     fn tally(&self) -> Tally;
+
+    /// From now on the records that are refused are kept, with their whole texts, until they are taken.
+    fn keep_refused(&mut self);
+
+    /// The refused records that were kept, in the order in which they were found.
+    fn take_refused(&mut self) -> Vec<BadRecord>;
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::decide::{Facts, Window, decide, is_uncut};
 use crate::fault::fault;
 use crate::listing::{Listed, Rules};
 use crate::notice::no_file;
+use crate::refused::CleanSplits;
 use crate::settings::Settings;
 use crate::settle::{Settling, settle};
 use crate::{kafka, metrics, read, schema};
@@ -30,12 +31,13 @@ pub struct Service {
     stores: Arc<dyn Stores>,
     clock: Arc<dyn Clock>,
     settings: Settings,
+    clean: Arc<CleanSplits>,
 }
 
 impl Service {
     /// A service over these stores.
     pub fn new(stores: Arc<dyn Stores>, clock: Arc<dyn Clock>, settings: Settings) -> Self {
-        Service { stores, clock, settings }
+        Service { stores, clock, settings, clean: Arc::default() }
     }
 
     async fn plan_topic(
@@ -180,6 +182,7 @@ impl Planned<'_> {
                 e_tag: file.e_tag.clone(),
                 strict,
                 topic: None,
+                refused: false,
             }),
         }
     }
@@ -250,10 +253,10 @@ impl Timeline for Service {
             && let Some(split) = &file.topic
         {
             let log = Arc::new(kafka::Client::new(split.source.as_ref().clone()));
-            return kafka::read(log, &file.clone(), &split.clone(), request, self.settings.part_bytes);
+            return kafka::read(log, &file.clone(), &split.clone(), request, self.settings.part_bytes, &self.clean);
         }
         let storage = self.stores.open(&url).map_err(fault(&url))?;
-        read::read(&storage, request, self.settings.part_bytes).await
+        read::read(&storage, request, self.settings.part_bytes, &self.clean).await
     }
 }
 

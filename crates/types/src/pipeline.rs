@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::names::{PipelineName, SourceName};
 
 mod deletes;
+mod error_table;
 mod files;
 mod kafka;
 mod meaningless;
@@ -25,6 +26,7 @@ mod transforms;
 mod units;
 mod versions;
 
+pub use error_table::ErrorTable;
 pub use files::{
     BadRecords, CsvOptions, CsvPreset, DuplicateNames, FileFormat, FileOptions, FileOrder, FileSource, JsonOptions,
     LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
@@ -76,6 +78,9 @@ pub struct Pipeline {
     /// What a batch may use.
     #[serde(default)]
     pub limits: Limits,
+    /// Where rows go that are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_table: Option<ErrorTable>,
 }
 
 /// What holds between the windows of one batch.
@@ -177,6 +182,8 @@ pub enum OnNullKey {
     Fail,
     /// Leave the row out and count it.
     Drop,
+    /// Write the row to the error table instead.
+    ErrorTable,
 }
 
 /// What a batch may use.
@@ -204,6 +211,7 @@ impl Pipeline {
         self.check_sources(&mut problems);
         problems.extend(transforms::problems(self));
         problems.extend(plain_checkpoint_problem(self));
+        problems.extend(error_table::problems(self));
         self.check_target(&mut problems);
         if self.limits.memory.0 < 64 << 20 {
             problems.push(format!("`limits.memory` is {}: at least 64MiB are needed", self.limits.memory));

@@ -62,6 +62,10 @@ pub struct FileSplit {
     /// Which messages, where it is no file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<TopicSplit>,
+    /// What is asked for are the records that are refused: rows of [`crate::refused::refused_schema`], whatever columns are
+    /// asked for. The schema asked for is still the one that records are read by.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
 }
 
 /// Messages of one partition of a topic.
@@ -137,6 +141,20 @@ impl Split {
             Some(log) if self.path.is_empty() => &log.path,
             _ => &self.path,
         }
+    }
+
+    /// The same split, of which only the refused records are asked for. A file slice of a table has none.
+    #[must_use]
+    pub fn refused_only(mut self) -> Self {
+        if let Some(file) = &mut self.file {
+            file.refused = true;
+        }
+        self
+    }
+
+    /// Whether only the refused records are asked for.
+    pub fn is_refused_only(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.refused)
     }
 
     fn log_files(&self) -> impl Iterator<Item = &LogFile> {

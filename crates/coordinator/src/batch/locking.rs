@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tributary_api::coordinator::Error;
+use tributary_hudi::Storage;
 use tributary_hudi::target::{LockKind, TableLock, acquire_lock, acquire_shared_lock, shared_lock_file};
 use tributary_types::pipeline::{Span, Writers};
 
@@ -42,13 +43,29 @@ impl Relock for Relocking<'_, '_> {
 impl Batch<'_> {
     /// Takes the locks that are held for the whole batch.
     pub(super) async fn take_locks(&self, limit: Duration) -> Result<Locks, Error> {
-        let turn = self.take_lock(Which::Turn, limit).await?;
+        let turn = self.take_lock(&self.storage, Which::Turn, limit).await?;
         let whole = match self.takes_all().await {
-            true => self.take_lock(Which::Table, limit).await.map(Some),
+            true => self.take_lock(&self.storage, Which::Table, limit).await.map(Some),
             false => Ok(None),
         };
         match whole {
             Ok(whole) => Ok(Locks::new(turn, whole)),
+            Err(error) => {
+                give_back(turn).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the locks of the error table, for as long as its commit takes.
+    pub(super) async fn take_error_locks(&self, storage: &Storage) -> Result<Locks, Error> {
+        let limit = self.inner.settings.lock_within;
+        let turn = self.take_lock(storage, Which::Turn, limit).await?;
+        if !matches!(storage.lock_kind(), LockKind::Lease) {
+            return Ok(Locks::new(turn, None));
+        }
+        match self.take_lock(storage, Which::Table, limit).await {
+            Ok(whole) => Ok(Locks::new(turn, Some(whole))),
             Err(error) => {
                 give_back(turn).await;
                 Err(error)
@@ -86,7 +103,7 @@ impl Batch<'_> {
         if self.writers() == Writers::Exclusive || locks.hold_all() {
             return Ok(None);
         }
-        self.take_lock(Which::Table, self.inner.settings.lock_within).await.map(Some)
+        self.take_lock(&self.storage, Which::Table, self.inner.settings.lock_within).await.map(Some)
     }
 
     /// The same after a failure, which may be that the batch was ended, and for table services.
@@ -95,51 +112,51 @@ impl Batch<'_> {
             return Ok(None);
         }
         let within = self.inner.settings.stop_within;
-        match self.ask(Which::Table, within).await? {
+        match self.ask(&self.storage, Which::Table, within).await? {
             Some(lock) => Ok(Some(lock)),
-            None => Err(self.held_elsewhere(Which::Table, within)),
+            None => Err(held_elsewhere(&self.storage, Which::Table, within)),
         }
     }
 
     /// Takes a lock. It is asked for again and again for a short time: a lease that was taken while nobody waited for it
     /// any more would keep others out until it lapses.
-    async fn take_lock(&self, which: Which, limit: Duration) -> Result<TableLock, Error> {
+    async fn take_lock(&self, storage: &Storage, which: Which, limit: Duration) -> Result<TableLock, Error> {
         let mut waited = Duration::ZERO;
         loop {
             self.go_on()?;
             let wait = LOCK_WAIT.min(limit - waited);
-            if let Some(lock) = self.ask(which, wait).await? {
+            if let Some(lock) = self.ask(storage, which, wait).await? {
                 return Ok(lock);
             }
             waited += wait;
             if waited >= limit {
-                return Err(self.held_elsewhere(which, limit));
+                return Err(held_elsewhere(storage, which, limit));
             }
         }
     }
 
-    async fn ask(&self, which: Which, wait: Duration) -> Result<Option<TableLock>, Error> {
+    async fn ask(&self, storage: &Storage, which: Which, wait: Duration) -> Result<Option<TableLock>, Error> {
         let owner = self.inner.lock_owner(&format!("{}/{}", self.request.pipeline.name, self.request.request));
         let lock = match which {
-            Which::Turn => acquire_lock(&self.storage, &owner, wait).await,
-            Which::Table => acquire_shared_lock(&self.storage, &owner, wait).await,
+            Which::Turn => acquire_lock(storage, &owner, wait).await,
+            Which::Table => acquire_shared_lock(storage, &owner, wait).await,
         };
-        lock.map_err(|e| target_error(self.storage.url(), "taking the target's lock", e))
-    }
-
-    fn held_elsewhere(&self, which: Which, limit: Duration) -> Error {
-        let (limit, file) = (Span(limit), shared_lock_file(&self.storage));
-        let what = match which {
-            Which::Turn => format!("another batch held the target's lock for {limit}"),
-            Which::Table => format!(
-                "another writer held the target's lock, `{file}`, for {limit}; a writer that died may have left it: once \
-                 none runs, remove that file"
-            ),
-        };
-        Error::Conflict { url: self.storage.url().to_string(), what }
+        lock.map_err(|e| target_error(storage.url(), "taking the target's lock", e))
     }
 
     fn writers(&self) -> Writers {
         self.request.pipeline.target.writers
     }
+}
+
+fn held_elsewhere(storage: &Storage, which: Which, limit: Duration) -> Error {
+    let (limit, file) = (Span(limit), shared_lock_file(storage));
+    let what = match which {
+        Which::Turn => format!("another batch held the target's lock for {limit}"),
+        Which::Table => format!(
+            "another writer held the target's lock, `{file}`, for {limit}; a writer that died may have left it: once \
+             none runs, remove that file"
+        ),
+    };
+    Error::Conflict { url: storage.url().to_string(), what }
 }

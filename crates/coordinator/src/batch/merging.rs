@@ -66,7 +66,7 @@ impl Batch<'_> {
     }
 
     /// Runs a merge, and once it was told to stop waits for it to have stopped, at most for `within`.
-    async fn acknowledged(&mut self, within: Duration, request: MergeRequest) -> Result<Merged, Error> {
+    pub(super) async fn acknowledged(&mut self, within: Duration, request: MergeRequest) -> Result<Merged, Error> {
         let run = self.inner.roles.merge.run(request);
         tokio::pin!(run);
         let stop = self.stop.clone();

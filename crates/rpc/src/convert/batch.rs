@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, SourceStatus, Written};
+use tributary_api::coordinator::{BatchStatus, Failure, PlannedBatch, Refused, RefusedCount, SourceStatus, Written};
 use tributary_types::{BatchName, Outcome, PipelineName, RequestId, SourceName, Stage};
 
 use super::{
@@ -31,7 +31,29 @@ pub fn batch_to_proto(status: &BatchStatus) -> proto::Batch {
         start_time: Some(millis_to_proto(status.started_millis)),
         asked_by: status.asked_by.clone(),
         overrides: override_statuses_to_proto(&status.overrides),
+        refused: refused_to_proto(&status.refused),
     }
+}
+
+fn refused_to_proto(refused: &Refused) -> Option<proto::Refused> {
+    let count = |count: &RefusedCount| proto::RefusedCount {
+        source: count.source.clone(),
+        reason: count.reason.clone(),
+        rows: count.rows,
+    };
+    (refused != &Refused::default()).then(|| proto::Refused {
+        counts: refused.counts.iter().map(count).collect(),
+        instant: text(refused.instant.as_ref()),
+    })
+}
+
+fn refused_from_proto(refused: proto::Refused) -> Result<Refused, Malformed> {
+    let count =
+        |count: proto::RefusedCount| RefusedCount { source: count.source, reason: count.reason, rows: count.rows };
+    Ok(Refused {
+        counts: refused.counts.into_iter().map(count).collect(),
+        instant: optional(&refused.instant, "refused.instant")?,
+    })
 }
 
 /// A batch from the wire.
@@ -58,6 +80,7 @@ pub fn batch_from_proto(batch: proto::Batch) -> Result<BatchStatus, Malformed> {
         sources: sources_from_proto(batch.sources)?,
         overrides: override_statuses_from_proto(batch.overrides)?,
         written: written_from_proto(batch.written.unwrap_or_default()),
+        refused: refused_from_proto(batch.refused.unwrap_or_default())?,
         timings,
         peak_memory: batch.peak_memory_bytes,
         error: batch.error.map(failure_from_proto).transpose().map_err(|e| e.within("error"))?,

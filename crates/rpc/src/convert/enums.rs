@@ -66,7 +66,7 @@ wire_enums! {
     Operation = common::Operation, unspecified is Upsert {
         Upsert, Insert, BulkInsert, Delete, InsertOverwrite, InsertOverwriteTable, DeletePartition
     }
-    OnNullKey = common::OnNullKey, unspecified is Fail { Fail, Drop }
+    OnNullKey = common::OnNullKey, unspecified is Fail { Fail, Drop, ErrorTable }
     Consistency = coordinator::Consistency, unspecified is Independent { Independent, Aligned }
     SourceKind = coordinator::SourceKind, unspecified is Hudi { Hudi, Csv, Json, Parquet, Kafka }
     ReadMode = coordinator::ReadMode, unspecified is Incremental { Incremental, Snapshot }

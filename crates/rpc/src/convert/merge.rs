@@ -9,8 +9,8 @@ use tributary_types::MemoryBudget;
 
 use super::timeline::{optional_relation, source_name, views_from_proto, views_to_proto};
 use super::{
-    Malformed, count, relation_to_proto, required, schema_from_bytes, schema_to_bytes, stage_from_proto,
-    stage_to_proto, staged_from_proto, staged_to_proto,
+    Malformed, count, json_from_proto, json_to_proto, relation_to_proto, required, schema_from_bytes, schema_to_bytes,
+    stage_from_proto, stage_to_proto, staged_from_proto, staged_to_proto,
 };
 use crate::proto::merge as proto;
 
@@ -113,6 +113,8 @@ fn step_to_proto(step: &Step) -> proto::Step {
     let step = match step {
         Step::Sql(text) => proto::step::Step::Sql(text.clone()),
         Step::Flatten { separator } => proto::step::Step::Flatten(separator.clone()),
+        Step::Rust(name) => proto::step::Step::Rust(name.clone()),
+        Step::Refused(rows) => proto::step::Step::Refused(json_to_proto(rows.as_ref())),
     };
     proto::Step { step: Some(step) }
 }
@@ -121,6 +123,11 @@ fn steps_from_proto(steps: Vec<proto::Step>) -> Result<Vec<Step>, Malformed> {
     let read = |step: proto::Step| match required(step.step, "then.step")? {
         proto::step::Step::Sql(text) => Ok(Step::Sql(text)),
         proto::step::Step::Flatten(separator) => Ok(Step::Flatten { separator }),
+        proto::step::Step::Rust(name) => Ok(Step::Rust(name)),
+        proto::step::Step::Refused(rows) => {
+            let rows = required(json_from_proto(Some(rows), "then.refused")?, "then.refused")?;
+            Ok(Step::Refused(Box::new(rows)))
+        }
     };
     steps.into_iter().map(read).collect()
 }

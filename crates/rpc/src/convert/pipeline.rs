@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tributary_types::pipeline::{
-    ByteSize, Flatten, Limits, Pipeline, Services, Source, Span, Start, Target, TopicKeys, Transform,
+    ByteSize, ErrorTable, Flatten, Limits, Pipeline, Services, Source, Span, Start, Target, TopicKeys, Transform,
 };
 use tributary_types::{PipelineName, SourceName};
 
@@ -39,6 +39,7 @@ pub fn pipeline_to_proto(pipeline: &Pipeline) -> proto::Pipeline {
             spill_bytes: Some(pipeline.limits.spill.0),
             timeout: prost_types::Duration::try_from(pipeline.limits.timeout.0).ok(),
         }),
+        error_table: pipeline.error_table.as_ref().map(error_table_to_proto),
     }
 }
 
@@ -60,7 +61,25 @@ pub fn pipeline_from_proto(pipeline: proto::Pipeline) -> Result<Pipeline, Malfor
         transforms: pipeline.transforms.into_iter().map(transform_from_proto).collect(),
         target: target_from_proto(required(pipeline.target, "target")?).map_err(|e| e.within("target"))?,
         limits: limits_from_proto(pipeline.limits.unwrap_or_default()).map_err(|e| e.within("limits"))?,
+        error_table: pipeline.error_table.map(error_table_from_proto),
     })
+}
+
+fn error_table_to_proto(table: &ErrorTable) -> proto::ErrorTable {
+    proto::ErrorTable {
+        path: table.path.clone(),
+        table_name: Some(table.table_name.clone()),
+        max_rows: Some(table.max_rows),
+    }
+}
+
+fn error_table_from_proto(table: proto::ErrorTable) -> ErrorTable {
+    let defaults = ErrorTable::at(table.path);
+    ErrorTable {
+        table_name: table.table_name.unwrap_or(defaults.table_name),
+        max_rows: table.max_rows.unwrap_or(defaults.max_rows),
+        path: defaults.path,
+    }
 }
 
 fn transform_to_proto(step: &Transform) -> proto::Transform {
@@ -69,6 +88,7 @@ fn transform_to_proto(step: &Transform) -> proto::Transform {
         sql: step.sql.clone(),
         sql_file: step.sql_file.clone(),
         flatten: flatten.map(|flatten| proto::Flatten { separator: Some(flatten.separator.clone()) }),
+        rust: step.rust.clone(),
     }
 }
 
@@ -78,6 +98,7 @@ fn transform_from_proto(step: proto::Transform) -> Transform {
         sql: step.sql,
         sql_file: step.sql_file,
         flatten: step.flatten.map(|flatten| Flatten { separator: separator(flatten) }),
+        rust: step.rust,
     }
 }
 

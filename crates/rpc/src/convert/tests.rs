@@ -3,11 +3,13 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use tributary_api::coordinator::{BatchStatus, Failure, OverrideStatus, PlannedBatch, SourceStatus, Written};
+use tributary_api::coordinator::{
+    BatchStatus, Failure, OverrideStatus, PlannedBatch, Refused, RefusedCount, SourceStatus, Written,
+};
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, CsvOptions, Deletes, FileOptions, Flatten, InsertConflict, JsonOptions, KafkaFormat, KafkaOptions,
+    ByteSize, Consistency, CsvOptions, Deletes, ErrorTable, FileOptions, Flatten, InsertConflict, JsonOptions, KafkaFormat, KafkaOptions,
     Limits, MergeOperators, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline,
     ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target, Tombstones, Transform, Writers,
 };
@@ -115,6 +117,7 @@ pub(crate) fn pipeline() -> Pipeline {
             Transform { sql: Some("SELECT 1".to_string()), ..Transform::default() },
             Transform { sql_file: Some("merge.sql".to_string()), ..Transform::default() },
             Transform { flatten: Some(Flatten { separator: "__".to_string() }), ..Transform::default() },
+            Transform { rust: Some("pair".to_string()), ..Transform::default() },
         ],
         target: Target {
             path: "/lake/t".to_string(),
@@ -128,7 +131,7 @@ pub(crate) fn pipeline() -> Pipeline {
             acknowledge_window_only: true,
             writers: Writers::Shared,
             insert_conflict: InsertConflict::Allow,
-            on_null_key: OnNullKey::Drop,
+            on_null_key: OnNullKey::ErrorTable,
             hive_style: false,
             small_file_limit: ByteSize(11),
             max_file_size: ByteSize(12),
@@ -145,6 +148,7 @@ pub(crate) fn pipeline() -> Pipeline {
             }),
         },
         limits: Limits { memory: ByteSize(1 << 28), spill: ByteSize(7), timeout: Span(Duration::from_millis(1500)) },
+        error_table: Some(ErrorTable { path: "/lake/e".to_string(), table_name: "e".to_string(), max_rows: 7 }),
     }
 }
 
@@ -256,6 +260,10 @@ pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
             absent: 10,
             replaced_groups: 11,
         },
+        refused: Refused {
+            counts: vec![RefusedCount { source: "a".to_string(), reason: "BAD_RECORD".to_string(), rows: 12 }],
+            instant: Some("20250606182826196".parse().unwrap()),
+        },
         timings: vec![(Stage::Pending, 0), (Stage::Plan, 61_001)],
         peak_memory: 9,
         error: Some(Failure {
@@ -274,7 +282,8 @@ fn a_batch_arrives_as_it_was_sent_whatever_its_outcome() {
         let sent = status(outcome);
         assert_eq!(batch_from_proto(batch_to_proto(&sent)).as_ref(), Ok(&sent));
     }
-    let bare = BatchStatus { instant: None, completed: None, seq: None, error: None, ..status(None) };
+    let refused = Refused::default();
+    let bare = BatchStatus { instant: None, completed: None, seq: None, error: None, refused, ..status(None) };
     assert_eq!(batch_from_proto(batch_to_proto(&bare)).as_ref(), Ok(&bare));
 }
 

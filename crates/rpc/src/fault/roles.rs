@@ -162,6 +162,7 @@ role_error! { coordinator::Error, "coordinator":
     "TARGET_CONFLICT" => Conflict { url, what }
     "WRITER_CONFLICT" => WriterConflict { url, instant, action, what }
     "COMMIT_UNKNOWN" => Unknown { url, instant; source }
+    "TOO_MANY_REFUSED" => TooManyRefused { rows, limit, first }
     "BATCH_GONE" => Gone { name, what }
     "TIMEOUT" => Timeout { limit }
     "STORE_UNAVAILABLE" => Store { url, doing; source }

@@ -17,6 +17,7 @@ use futures::{Stream, StreamExt};
 use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, OpenedBatch};
+use tributary_api::refused::refused_schema;
 use tributary_api::timeline::Timeline;
 use tributary_api::writer::Writer;
 use tributary_types::{BatchName, Outcome, PipelineName};
@@ -97,6 +98,7 @@ impl FlightServer {
             .map_err(|e| malformed(format!("the ticket holds no ReadRequest: {e}")))?;
         let request = read_from_proto(request).map_err(malformed)?;
         let schema = match &request.projection {
+            _ if request.split.is_refused_only() => refused_schema(),
             Some(columns) => Arc::new(request.schema.project(columns).map_err(malformed)?),
             None => Arc::clone(&request.schema),
         };

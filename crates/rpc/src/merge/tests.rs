@@ -7,6 +7,7 @@ use std::time::Duration;
 use tonic::service::Routes;
 use tributary_api::Stop;
 use tributary_api::merge::{MergeLimits, MergeSource, Step};
+use tributary_api::refused::{RefusedKey, RefusedRows};
 use tributary_api::timeline::{Deleted, Relation, Split, Views};
 use tributary_api::writer::{FileSizes, KeySettings, StageRequest, Staged};
 use tributary_types::pipeline::{OnNullKey, Operation};
@@ -41,7 +42,17 @@ fn name(text: &str) -> SourceName {
 }
 
 fn steps() -> Vec<Step> {
-    vec![Step::Flatten { separator: "_".to_string() }, Step::Sql("SELECT * FROM <SRC>".to_string())]
+    let refused = RefusedRows {
+        pipeline: "p".to_string(),
+        seq: 7,
+        instant: "20250606182826197".parse().unwrap(),
+        key: Some(RefusedKey { columns: vec!["id".to_string()], complex: true }),
+        splits: vec![(name("a"), Vec::new())],
+        max_rows: 3,
+    };
+    let sql = Step::Sql("SELECT * FROM <SRC>".to_string());
+    let flatten = Step::Flatten { separator: "_".to_string() };
+    vec![flatten, sql, Step::Rust("pair".to_string()), Step::Refused(Box::new(refused))]
 }
 
 fn merged() -> Merged {

@@ -141,6 +141,7 @@ fn plan() -> SourcePlan {
             end: 1 << 40,
             value_columns: 2,
         }),
+        refused: true,
     });
     SourcePlan {
         source: SourceName::new("db.orders").unwrap(),

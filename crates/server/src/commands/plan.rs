@@ -3,16 +3,21 @@
 
 use std::sync::Arc;
 
+use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
 
 use crate::cli::PlanArgs;
-use crate::commands::{Failed, Job, coordinator, load_job};
+use crate::commands::{Failed, Job, connect, load_job, roles_with};
 use crate::output;
 
 /// Runs the command; answers the exit code.
-pub async fn plan(args: PlanArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+pub async fn plan(args: PlanArgs, stores: Arc<dyn Stores>, transforms: Transforms) -> Result<u8, Failed> {
     let Job { pipeline, overrides } = load_job(&args.job, &args.overrides)?;
-    let planned = coordinator(args.server.as_deref(), None, stores)?.plan_batch(pipeline, overrides).await?;
+    let coordinator = match args.server.as_deref() {
+        Some(server) => connect(server)?,
+        None => roles_with(None, stores, transforms)?.coordinator,
+    };
+    let planned = coordinator.plan_batch(pipeline, overrides).await?;
     output::print_plan(&planned, args.output);
     Ok(0)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_api::coordinator::{self, BatchStatus, Coordinator, RunRequest};
+use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
 use tributary_rpc::Link;
 use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy, with_causes};
@@ -19,13 +20,13 @@ use crate::output::{self, Progress};
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Runs the command; answers the exit code.
-pub async fn run(args: RunArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+pub async fn run(args: RunArgs, stores: Arc<dyn Stores>, transforms: Transforms) -> Result<u8, Failed> {
     let Job { pipeline, overrides } = load_job(&args.job, &args.overrides)?;
     let request = request_id(args.request_id.as_deref())?;
     let news = args.server.as_deref().map(|server| Arc::new(ServerNews::new(server)));
     let coordinator = match (&args.server, &news) {
         (Some(server), Some(news)) => commands::connect_with(server, Arc::clone(news) as Arc<dyn Link>)?,
-        _ => commands::roles(args.data_dir.as_deref(), stores)?.coordinator,
+        _ => commands::roles_with(args.data_dir.as_deref(), stores, transforms)?.coordinator,
     };
     let runner = Runner {
         coordinator: coordinator.as_ref(),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tonic::transport::Channel;
+use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
 use tributary_rpc::{CheckpointClient, MergeClient, TimelineClient, WriterClient, connect_lazily};
 use tributary_types::pipeline::Span;
@@ -18,8 +19,8 @@ use crate::serve::{self, Options, Server};
 use crate::telemetry;
 
 /// Runs the command; answers the exit code.
-pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
-    let (hosted, options) = prepare(&args, stores).await?;
+pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>, transforms: Transforms) -> Result<u8, Failed> {
+    let (hosted, options) = prepare(&args, stores, transforms).await?;
     let starting = hosted.clone();
     let mut server = serve::start(hosted, options).await.map_err(|e| Failed::new(&e, 1))?;
     println!("listening on {}", server.address());
@@ -40,7 +41,11 @@ pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>) -> Result<u8, Faile
 }
 
 /// The roles, and where to serve them.
-async fn prepare(args: &ServeArgs, stores: Arc<dyn Stores>) -> Result<(Hosted, Options), Failed> {
+async fn prepare(
+    args: &ServeArgs,
+    stores: Arc<dyn Stores>,
+    transforms: Transforms,
+) -> Result<(Hosted, Options), Failed> {
     let listen = resolve("--listen", &args.listen).await?;
     if !listen.ip().is_loopback() && !args.insecure {
         return Err(Failed {
@@ -65,7 +70,7 @@ async fn prepare(args: &ServeArgs, stores: Arc<dyn Stores>) -> Result<(Hosted, O
     }
     let directory = args.data_dir.as_deref().filter(|_| keeps_records);
     let parts = parts(directory, stores)?;
-    let mut settings = Settings::default();
+    let mut settings = Settings { transforms, ..Settings::default() };
     settings.coordinator.batches_at_once = args.max_batches as usize;
     settings.coordinator.memory = args.memory.map(|memory| memory.0);
     let hosted = host(&args.roles, &elsewhere, &parts, settings).map_err(|e| Failed::new(&e, 2))?;

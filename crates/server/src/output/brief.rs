@@ -151,6 +151,7 @@ mod tests {
             ],
             overrides: Vec::new(),
             written: Written { rows: 12_345, inserts: 12_000, files: 12, bytes: 1_300_000, ..Written::default() },
+            refused: Default::default(),
             timings: vec![(Stage::Plan, 10), (Stage::Merge, 2000), (Stage::Commit, 300)],
             peak_memory: 0,
             error: None,

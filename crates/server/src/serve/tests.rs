@@ -55,6 +55,7 @@ impl Coordinator for Held {
             sources: Vec::new(),
             overrides: Vec::new(),
             written: Written::default(),
+            refused: Default::default(),
             timings: Vec::new(),
             peak_memory: 0,
             error: None,

@@ -72,6 +72,8 @@ pub(crate) struct CsvDecoder {
     /// Records that are bad and keep the fields that they have.
     ragged: Vec<(u32, String)>,
     tally: Tally,
+    /// Records that are refused; `None`: they are not kept.
+    refused: Option<Vec<BadRecord>>,
 }
 
 impl CsvDecoder {
@@ -107,6 +109,7 @@ impl CsvDecoder {
             bad: Vec::new(),
             ragged: Vec::new(),
             tally: Tally::default(),
+            refused: None,
         };
         if !decoder.format.header {
             decoder.plan_by_position()?;
@@ -352,14 +355,29 @@ impl CsvDecoder {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.output), arrays, &options);
         let batch = batch.map_err(|e| DecodeError::File(e.to_string()))?;
+        self.note_refused(&bad);
         self.clear();
-        if bad.is_empty() || self.format.mode != BadRecords::DropMalformed {
+        if bad.is_empty() || !self.format.mode.leaves_out() {
             return Ok((batch, None));
         }
         self.tally.dropped += bad.len() as u64;
         let mut keep = vec![true; rows];
         bad.iter().for_each(|(row, _)| keep[*row as usize] = false);
         Ok((batch, Some(BooleanArray::from(keep))))
+    }
+
+    fn note_refused(&mut self, bad: &[(u32, String)]) {
+        let Some(refused) = &mut self.refused else { return };
+        for (row, reason) in bad {
+            let row = self.rows[*row as usize];
+            let text = &self.buf[row.start as usize..row.end as usize];
+            refused.push(BadRecord {
+                line: row.line,
+                offset: self.base + u64::from(row.start),
+                reason: reason.clone(),
+                record: String::from_utf8_lossy(text).into_owned(),
+            });
+        }
     }
 
     fn other_column(&self, at: usize, rows: usize, bad: &[(u32, String)]) -> ArrayRef {
@@ -474,5 +492,13 @@ impl Decode for CsvDecoder {
 
     fn tally(&self) -> Tally {
         self.tally
+    }
+
+    fn keep_refused(&mut self) {
+        self.refused = Some(Vec::new());
+    }
+
+    fn take_refused(&mut self) -> Vec<BadRecord> {
+        self.refused.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }

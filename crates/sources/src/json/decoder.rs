@@ -97,6 +97,8 @@ pub(crate) struct JsonDecoder {
     /// Rows of the batch that are bad, with their texts.
     bad: Vec<(usize, String)>,
     tally: Tally,
+    /// Records that are refused; `None`: they are not kept.
+    refused: Option<Vec<BadRecord>>,
 }
 
 impl JsonDecoder {
@@ -129,6 +131,7 @@ impl JsonDecoder {
             batch_from: 0,
             bad: Vec::new(),
             tally: Tally::default(),
+            refused: None,
         })
     }
 
@@ -218,27 +221,40 @@ impl JsonDecoder {
             let (line, offset) = (self.line, self.base + start as u64);
             return Err(DecodeError::Record(BadRecord { line, offset, reason: problem, record: shown(text) }));
         }
+        self.note_refused(self.base + start as u64, problem, text);
         self.bad.push((row, String::from_utf8_lossy(text).into_owned()));
         Ok(())
+    }
+
+    /// Keeps a record that is refused.
+    fn note_refused(&mut self, offset: u64, reason: String, text: &[u8]) {
+        if let Some(refused) = &mut self.refused {
+            let record = String::from_utf8_lossy(text).into_owned();
+            refused.push(BadRecord { line: self.line, offset, reason, record });
+        }
     }
 
     /// The rest of the line is no record. Within an array there is no telling where the next element begins.
     fn lose(&mut self, start: usize, reason: String) -> Result<(), DecodeError> {
         let line = self.buf[start..].iter().position(|byte| *byte == b'\n').map(|at| start + at);
         let end = line.unwrap_or(self.buf.len()).min(start + self.format.max_record);
-        let text = &self.buf[start..end];
+        let text = self.buf[start..end].to_vec();
+        let offset = self.base + start as u64;
         if self.walk.in_array {
             return Err(DecodeError::File(format!("line {}: an element of its array is no good: {reason}", self.line)));
         }
         self.tally.bad += 1;
         match self.format.mode {
             BadRecords::FailFast => {
-                let (line, offset) = (self.line, self.base + start as u64);
-                return Err(DecodeError::Record(BadRecord { line, offset, reason, record: shown(text) }));
+                let line = self.line;
+                return Err(DecodeError::Record(BadRecord { line, offset, reason, record: shown(&text) }));
             }
-            BadRecords::DropMalformed => self.tally.dropped += 1,
+            BadRecords::DropMalformed | BadRecords::ErrorTable => {
+                self.tally.dropped += 1;
+                self.note_refused(offset, reason, &text);
+            }
             BadRecords::Permissive => {
-                self.bad.push((self.record.rows(), String::from_utf8_lossy(text).into_owned()));
+                self.bad.push((self.record.rows(), String::from_utf8_lossy(&text).into_owned()));
                 self.record.append_null();
             }
         }
@@ -282,7 +298,7 @@ impl JsonDecoder {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.output), wanted, &options);
         let batch = batch.map_err(|e| failed(e.to_string()))?;
-        if bad.is_empty() || self.format.mode != BadRecords::DropMalformed {
+        if bad.is_empty() || !self.format.mode.leaves_out() {
             return Ok((batch, None));
         }
         self.tally.dropped += bad.len() as u64;
@@ -335,5 +351,13 @@ impl Decode for JsonDecoder {
 
     fn tally(&self) -> Tally {
         self.tally
+    }
+
+    fn keep_refused(&mut self) {
+        self.refused = Some(Vec::new());
+    }
+
+    fn take_refused(&mut self) -> Vec<BadRecord> {
+        self.refused.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }

@@ -334,6 +334,7 @@ impl Planning<'_> {
                     end: span.end,
                     value_columns,
                 }),
+                refused: false,
             }),
         };
         planned.window.spans.iter().map(split).collect()

@@ -10,11 +10,13 @@ use futures::StreamExt;
 use tokio::time::{Instant, sleep};
 use tributary_api::timeline::{Error, FileSplit, ReadRequest, TopicSplit};
 use tributary_api::{RowError, RowStream, boxed_error};
+use tributary_types::pipeline::BadRecords;
 
 use crate::kafka::log::{Asked, Log, Message, Place};
 use crate::kafka::rows::{Rows, Tombs};
 use crate::metrics;
 use crate::record::Tally;
+use crate::refused::CleanSplits;
 
 /// Answers without a message, one after the other, that show that nothing is left of a span: a broker sends the first batch
 /// behind the offset that it is asked for, whatever its size. One that is busy with a distant store may send nothing.
@@ -29,18 +31,25 @@ pub(crate) fn read(
     split: &TopicSplit,
     request: ReadRequest,
     bytes: u64,
+    clean: &Arc<CleanSplits>,
 ) -> Result<RowStream, Error> {
+    let name = match file.format.bad_records() {
+        Some(BadRecords::ErrorTable) => CleanSplits::name(&request),
+        _ => None,
+    };
+    if file.refused && name.as_ref().is_none_or(|name| clean.has(name)) {
+        return Ok(futures::stream::empty().boxed());
+    }
     let place = Place { source: file.source.clone(), url: request.split.url.clone() };
-    let rows = Rows::new(
-        place.clone(),
-        split,
-        &file.format,
-        file.strict,
-        request.schema,
-        request.projection,
-        request.batch_rows,
-    )?;
+    // Which messages are refused does not depend on the columns asked for.
+    let projection = if file.refused { Some(Vec::new()) } else { request.projection };
+    let mut rows =
+        Rows::new(place.clone(), split, &file.format, file.strict, request.schema, projection, request.batch_rows)?;
+    if file.refused {
+        rows.keep_refused();
+    }
     let reading = Reading {
+        clean: name.filter(|_| !file.refused).map(|name| (name, Arc::clone(clean))),
         log,
         place,
         split: split.clone(),
@@ -75,11 +84,22 @@ struct Reading {
     /// What was counted before.
     told: Tally,
     told_tombs: Tombs,
+    /// What the span is remembered by if no message of it is bad.
+    clean: Option<(Arc<str>, Arc<CleanSplits>)>,
 }
 
 impl Reading {
     async fn next(&mut self) -> Result<Option<RecordBatch>, Error> {
         loop {
+            if self.rows.keeps_refused() {
+                if let Some(batch) = self.next_refused().await? {
+                    return Ok(Some(batch));
+                }
+                if self.pending.is_empty() && self.position >= self.split.end {
+                    return self.rows.rest_of_refused();
+                }
+                continue;
+            }
             let taken = self.take_pending();
             self.tell();
             taken?;
@@ -92,11 +112,29 @@ impl Reading {
                     return Ok(Some(batch));
                 }
             } else if over {
+                if self.rows.tally().bad == 0
+                    && let Some((name, clean)) = self.clean.take()
+                {
+                    clean.note(name);
+                }
                 return Ok(None);
             } else if self.pending.is_empty() {
                 self.fetch().await?;
             }
         }
+    }
+
+    /// Goes on among messages of which only the refused ones are asked for. What becomes of them was counted before.
+    async fn next_refused(&mut self) -> Result<Option<RecordBatch>, Error> {
+        if self.pending.is_empty() && self.position < self.split.end {
+            self.fetch().await?;
+        }
+        self.take_pending()?;
+        let over = self.pending.is_empty() && self.position >= self.split.end;
+        if !self.rows.is_empty() && (self.rows.is_full() || over) {
+            self.rows.make()?;
+        }
+        self.rows.full_of_refused()
     }
 
     fn take_pending(&mut self) -> Result<(), Error> {

@@ -22,7 +22,8 @@ use crate::json::value::{Value, read};
 use crate::json::{JsonDecoder, JsonFormat};
 use crate::kafka::log::{Message, Place};
 use crate::kafka::schema::IS_DELETED;
-use crate::record::{BadRecord, DecodeError, Tally, shown};
+use crate::record::{BadRecord, Decode, DecodeError, Tally, shown};
+use crate::refused::{Refusals, Where};
 
 /// Turns values into rows.
 enum Decoder {
@@ -69,6 +70,10 @@ pub(crate) struct Rows {
     messages: Vec<Message>,
     bad_keys: u64,
     pub(crate) tombs: Tombs,
+    /// Where what is asked for are the messages that are refused: those found so far, and bad keys among the messages of
+    /// this batch.
+    refusals: Option<Refusals>,
+    refused_keys: Vec<BadRecord>,
 }
 
 impl Rows {
@@ -128,6 +133,8 @@ impl Rows {
             messages: Vec::new(),
             bad_keys: 0,
             tombs: Tombs::default(),
+            refusals: None,
+            refused_keys: Vec::new(),
             place,
         })
     }
@@ -135,8 +142,8 @@ impl Rows {
     /// What became of the records so far.
     pub(crate) fn tally(&self) -> Tally {
         let tally = match &self.decoder {
-            Decoder::Csv(decoder) => crate::record::Decode::tally(decoder.as_ref()),
-            Decoder::Json(decoder) => crate::record::Decode::tally(decoder.as_ref()),
+            Decoder::Csv(decoder) => decoder.tally(),
+            Decoder::Json(decoder) => decoder.tally(),
         };
         Tally { bad: tally.bad + self.bad_keys, dropped: tally.dropped + self.bad_keys, ..tally }
     }
@@ -200,8 +207,12 @@ impl Rows {
             }
             Some(reason) if self.mode == BadRecords::FailFast => Err(self.bad_key(number, reason)),
             // Nothing says what it deletes.
-            Some(_) => {
+            Some(reason) => {
                 self.bad_keys += 1;
+                if self.refusals.is_some() {
+                    let record = key.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+                    self.refused_keys.push(BadRecord { line: number as u64, offset: 0, reason, record });
+                }
                 Ok(())
             }
         }
@@ -278,11 +289,61 @@ impl Rows {
             Decoder::Json(decoder) => decoder.take_batch(),
         };
         let (values, keep) = taken.map_err(|error| self.fault(error))?;
+        self.collect_refused();
         let made = self.assemble(&values, keep);
         self.rows.clear();
         self.messages.clear();
         self.value_rows = 0;
         made.map_err(|what| self.fault(DecodeError::File(what)))
+    }
+
+    /// From now on the messages that are refused are kept.
+    pub(crate) fn keep_refused(&mut self) {
+        self.refusals = Some(Refusals::new(self.place.source.as_str()));
+        match &mut self.decoder {
+            Decoder::Csv(decoder) => decoder.keep_refused(),
+            Decoder::Json(decoder) => decoder.keep_refused(),
+        }
+    }
+
+    /// Whether they are.
+    pub(crate) fn keeps_refused(&self) -> bool {
+        self.refusals.is_some()
+    }
+
+    /// Takes over what was refused of the messages of the batch that is made.
+    fn collect_refused(&mut self) {
+        let Some(refusals) = &mut self.refusals else { return };
+        let mut records = match &mut self.decoder {
+            Decoder::Csv(decoder) => decoder.take_refused(),
+            Decoder::Json(decoder) => decoder.take_refused(),
+        };
+        records.append(&mut self.refused_keys);
+        records.sort_by_key(|record| record.line);
+        let mut last: Option<(u64, usize)> = None;
+        for BadRecord { line, reason, record, .. } in records {
+            // Of one message, and so in one batch, in the order in which they stand in it.
+            let number = last.filter(|(before, _)| *before == line).map_or(0, |(_, number)| number + 1);
+            last = Some((line, number));
+            let offset = self.messages.get(line as usize).map_or(0, |message| message.offset);
+            let topic = self.topic.topic.clone();
+            refusals.add(Where::Message { topic, partition: self.partition, offset, number }, reason, record);
+        }
+    }
+
+    /// The refused messages so far, if there are enough for a batch.
+    pub(crate) fn full_of_refused(&mut self) -> Result<Option<RecordBatch>, Error> {
+        match self.refusals.as_ref().is_some_and(Refusals::is_full) {
+            true => self.rest_of_refused(),
+            false => Ok(None),
+        }
+    }
+
+    /// The refused messages that are left.
+    pub(crate) fn rest_of_refused(&mut self) -> Result<Option<RecordBatch>, Error> {
+        let Some(refusals) = self.refusals.as_mut().filter(|refusals| !refusals.is_empty()) else { return Ok(None) };
+        let made = refusals.make();
+        made.map(Some).map_err(|error| self.fault(DecodeError::File(error.to_string())))
     }
 
     fn assemble(&mut self, values: &RecordBatch, keep: Option<BooleanArray>) -> Result<RecordBatch, String> {

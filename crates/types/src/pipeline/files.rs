@@ -227,9 +227,19 @@ pub enum BadRecords {
     Permissive,
     /// The record is left out and counted.
     DropMalformed,
+    /// The record goes to the error table.
+    #[serde(rename = "error_table")]
+    ErrorTable,
     /// The batch fails, saying where it is.
     #[default]
     FailFast,
+}
+
+impl BadRecords {
+    /// Whether bad records are left out of the rows.
+    pub fn leaves_out(self) -> bool {
+        matches!(self, BadRecords::DropMalformed | BadRecords::ErrorTable)
+    }
 }
 
 /// What a record with too few fields is.

@@ -18,6 +18,10 @@ pub struct Transform {
     /// Makes a column of every field of a struct.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flatten: Option<Flatten>,
+    /// A step written in Rust, by the name under which the program registered it. As the first step it gets the rows of
+    /// every source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rust: Option<String>,
 }
 
 /// Structs become columns, at every depth: `address.city` becomes `address_city`. Arrays and maps stay.
@@ -53,11 +57,17 @@ pub(super) fn problems(pipeline: &Pipeline) -> Vec<String> {
             1 => "a `[[transform]]`".to_string(),
             _ => format!("`[[transform]]` number {}", number + 1),
         };
-        let Transform { sql, sql_file, flatten } = transform;
-        match [sql.is_some(), sql_file.is_some(), flatten.is_some()].into_iter().filter(|given| *given).count() {
-            0 => problems.push(format!("{which} has neither `sql` nor `sql_file` nor `flatten`")),
+        let Transform { sql, sql_file, flatten, rust } = transform;
+        let given = [sql.is_some(), sql_file.is_some(), flatten.is_some(), rust.is_some()];
+        match given.into_iter().filter(|given| *given).count() {
+            0 => problems.push(format!("{which} has neither `sql` nor `sql_file` nor `flatten` nor `rust`")),
             1 => {}
-            _ => problems.push(format!("{which} has more than one of `sql`, `sql_file` and `flatten`: give one")),
+            _ => {
+                problems.push(format!("{which} has more than one of `sql`, `sql_file`, `flatten` and `rust`: give one"))
+            }
+        }
+        if rust.as_ref().is_some_and(|name| name.trim().is_empty()) {
+            problems.push(format!("{which}: `rust` is empty: it is the name of a step"));
         }
         if flatten.as_ref().is_some_and(|flatten| flatten.separator.is_empty()) {
             problems.push(format!("{which}: `flatten.separator` is empty: names would run into each other"));
@@ -97,5 +107,8 @@ mod tests {
         assert!(problems_of(1, both).contains("`[[transform]]` number 2 has more than one"));
         assert!(problems_of(2, serde_json::json!([{"flatten": {}}])).contains("begin with the SQL"));
         assert!(problems_of(1, serde_json::json!([{"flatten": {"separator": ""}}])).contains("separator"));
+        assert_eq!(problems_of(2, serde_json::json!([{"rust": "pair"}, {"sql": "SELECT 1"}])), "");
+        assert!(problems_of(1, serde_json::json!([{"rust": "a", "flatten": {}}])).contains("more than one"));
+        assert!(problems_of(1, serde_json::json!([{"rust": " "}])).contains("name of a step"));
     }
 }

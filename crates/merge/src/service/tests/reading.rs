@@ -170,7 +170,7 @@ async fn planned(bench: &Bench) -> String {
     let names: Vec<SourceName> = bench.sources.iter().map(|source| source.source.clone()).collect();
     let bound = bind("SELECT id, amount + 1 AS amount FROM <SRC> WHERE amount > 0", &names).unwrap();
     let job = Job {
-        text: bound.text,
+        text: Some(bound.text),
         then: Vec::new(),
         relations: pinned(bound.references, &bench.sources).unwrap(),
         deletes: Vec::new(),
@@ -205,6 +205,7 @@ async fn messages_of_a_partition_are_not_dealt_out_so_that_their_order_stays() {
             end: 1,
             value_columns: 3,
         }),
+        refused: false,
     });
     let plan = planned(&bench).await;
     assert!(!plan.contains("RoundRobinBatch"), "{plan}");

@@ -65,6 +65,7 @@ fn status(request: &RunRequest, outcome: Option<Outcome>, retry: Option<Retry>) 
         sources: Vec::new(),
         overrides: Vec::new(),
         written: Written::default(),
+        refused: Default::default(),
         timings: Vec::new(),
         peak_memory: 0,
         error: retry.map(failure),

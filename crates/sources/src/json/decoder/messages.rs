@@ -52,7 +52,10 @@ impl JsonDecoder {
             BadRecords::FailFast => {
                 return Err(DecodeError::Record(BadRecord { line: self.line, offset: 0, reason, record: shown(text) }));
             }
-            BadRecords::DropMalformed => self.tally.dropped += 1,
+            BadRecords::DropMalformed | BadRecords::ErrorTable => {
+                self.tally.dropped += 1;
+                self.note_refused(0, reason, text);
+            }
             BadRecords::Permissive => {
                 self.bad.push((self.record.rows(), String::from_utf8_lossy(text).into_owned()));
                 self.record.append_null();
