@@ -33,7 +33,6 @@ use crate::conflict::OwnWrite;
 use crate::control::Control;
 use crate::decide::{Gate, gate};
 use crate::heartbeat::Heartbeat;
-use crate::history::definition_of_request;
 use crate::housekeeping::{clear_dead_instants, mint, refuse_restoring, roll_back_own, tidy};
 use crate::locks::{Held, Locks, Pausable, give_back};
 use crate::metrics;
@@ -63,7 +62,7 @@ pub(crate) struct Commit {
 pub(crate) struct Batch<'a> {
     inner: &'a Inner,
     request: &'a RunRequest,
-    /// Fingerprint of the pipeline's definition.
+    /// Fingerprint of what was asked for.
     definition: String,
     storage: Storage,
     status: &'a watch::Sender<BatchStatus>,
@@ -109,6 +108,7 @@ impl<'a> Batch<'a> {
     pub(crate) fn new(
         inner: &'a Inner,
         request: &'a RunRequest,
+        definition: String,
         status: &'a watch::Sender<BatchStatus>,
         control: &'a Control,
     ) -> Result<Self, Error> {
@@ -117,7 +117,6 @@ impl<'a> Batch<'a> {
         let budget = MemoryBudget::new(request.pipeline.limits.memory.0 as usize);
         let stop = control.stop();
         let stage_began = Instant::now();
-        let definition = definition_of_request(request);
         Ok(Batch {
             inner,
             request,

@@ -2,6 +2,7 @@
 //! The coordinator over gRPC, and its batches over Flight.
 
 mod client;
+mod pipelines;
 mod server;
 
 pub use client::CoordinatorClient;

@@ -20,9 +20,9 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{Override, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{JobArgs, OverrideArgs};
-use crate::embedded::{Embedded, Settings, embed, open_store};
+use crate::embedded::{Embedded, Settings, embed, open_store_of};
 use crate::news::ServerNews;
-use crate::roles::Parts;
+use crate::roles::{Parts, Role};
 use crate::{pipeline_file, properties_file};
 
 /// A command that could not do its work.
@@ -92,9 +92,14 @@ pub(crate) fn load_job(args: &JobArgs, wanted: &OverrideArgs) -> Result<Job, Fai
 
 /// What roles are made of, over `stores` and the system's clock and randomness. Records are kept below `data`.
 pub(crate) fn parts(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Parts, Failed> {
+    parts_of(data, Role::Checkpoint, stores)
+}
+
+/// The same of a process whose first role with a memory is `role`.
+pub(crate) fn parts_of(data: Option<&Path>, role: Role, stores: Arc<dyn Stores>) -> Result<Parts, Failed> {
     Ok(Parts {
         stores,
-        store: open_store(data).map_err(|e| Failed::new(&e, 1))?,
+        store: open_store_of(data, role).map_err(|e| Failed::new(&e, 1))?,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
     })
