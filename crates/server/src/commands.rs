@@ -4,6 +4,7 @@
 pub mod batches;
 pub mod bench;
 pub mod cursors;
+pub mod pipelines;
 pub mod plan;
 pub mod run;
 pub mod serve;
@@ -79,15 +80,20 @@ pub(crate) fn load_job(args: &JobArgs, wanted: &OverrideArgs) -> Result<Job, Fai
         }
         (None, None) => return Err(refuse(&"neither --pipeline nor --props is given")),
     };
-    job.overrides.extend(wanted.overrides.iter().cloned());
-    if let Some(token) = &wanted.override_token {
-        if job.overrides.is_empty() {
-            return Err(refuse(&"--override-token is given, and no --override that it could be the token of"));
-        }
-        let with_token = job.overrides.into_iter().map(|wanted| wanted.with_token(token));
-        job.overrides = with_token.collect::<Result<_, _>>().map_err(|e| refuse(&e))?;
-    }
+    job.overrides = overrides_of(job.overrides, wanted)?;
     Ok(job)
+}
+
+/// Cursors that are to be set by hand: those of the job, and of the command line.
+pub(crate) fn overrides_of(mut known: Vec<Override>, wanted: &OverrideArgs) -> Result<Vec<Override>, Failed> {
+    let refuse = |e: &dyn std::fmt::Display| Failed { message: e.to_string(), exit_code: 2 };
+    known.extend(wanted.overrides.iter().cloned());
+    let Some(token) = &wanted.override_token else { return Ok(known) };
+    if known.is_empty() {
+        return Err(refuse(&"--override-token is given, and no --override that it could be the token of"));
+    }
+    let with_token = known.into_iter().map(|wanted| wanted.with_token(token));
+    with_token.collect::<Result<_, _>>().map_err(|e| refuse(&e))
 }
 
 /// What roles are made of, over `stores` and the system's clock and randomness. Records are kept below `data`.

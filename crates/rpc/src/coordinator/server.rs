@@ -65,7 +65,7 @@ pub(super) fn read_request(id: String) -> Result<RequestId, Status> {
 }
 
 /// How many a page has.
-pub(super) fn page_size(wanted: i32) -> Result<usize, Status> {
+pub(crate) fn page_size(wanted: i32) -> Result<usize, Status> {
     match usize::try_from(wanted) {
         Ok(0) => Ok(DEFAULT_PAGE),
         Ok(size) => Ok(size.min(LARGEST_PAGE)),
