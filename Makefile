@@ -90,6 +90,15 @@ deploy-check: $(if $(TRIBUTARY_BIN),,build) ## Check the chart, manifests, image
 	@settings="$$(TRIBUTARY_CACHE="$(CACHE)" bash tests/deploy/setup.sh)"; set -a; eval "$$settings"; set +a; \
 	TRIBUTARY_BIN="$${TRIBUTARY_BIN:-$(CARGO_TARGET_DIR)/debug/tributary}" "$$DEPLOY_PYTHON" -B tests/deploy/deploy.py
 
+# The pages and the list are made of the code by the tests that compare them.
+.PHONY: docs
+docs: setup-build ## Write the references in docs/ that are made of the code
+	UPDATE=1 cargo test $(WORKSPACE) --test it the_reference_of
+
+.PHONY: proto-accept
+proto-accept: setup-build ## Add what is new in proto/ to what clients may rely on; refuses what would break them
+	UPDATE=1 cargo test $(WORKSPACE) --test it no_change_of_proto_breaks_a_client
+
 .PHONY: manifests
 manifests: ## Render deploy/manifests from the chart
 	@settings="$$(TRIBUTARY_CACHE="$(CACHE)" bash tests/deploy/setup.sh)"; set -a; eval "$$settings"; set +a; \

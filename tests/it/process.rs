@@ -8,8 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::Parser as _;
-use tributary_server::cli::{self, Cli};
+use tributary_server::{cli, config};
 
 const ARGUMENTS: &str = "TRIBUTARY_TEST_ARGUMENTS";
 /// What comes before it is the test harness's.
@@ -20,7 +19,7 @@ const BEGIN: &str = "---- tributary begins";
 fn child_process() {
     if let Ok(arguments) = std::env::var(ARGUMENTS) {
         println!("\n{BEGIN}");
-        let code = cli::main(Cli::parse_from(arguments.split('\u{1f}')));
+        let code = cli::main(config::parse_or_exit(arguments.split('\u{1f}').map(Into::into)));
         let code = (0..=u8::MAX).find(|number| format!("{:?}", ExitCode::from(*number)) == format!("{code:?}"));
         std::process::exit(code.unwrap().into());
     }

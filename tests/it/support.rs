@@ -161,7 +161,8 @@ pub(crate) fn spread(parts: Parts, settings: Settings) -> Embedded {
     elsewhere.merge = Some(merge.clone());
     let (channel, url) = start(Role::Coordinator, &elsewhere);
     let coordinator = Arc::new(CoordinatorClient::new(channel, url));
-    Embedded { timeline, sources, checkpoints, merge, writer, coordinator }
+    let pipelines = Arc::clone(&coordinator) as Arc<dyn tributary_api::pipelines::Pipelines>;
+    Embedded { timeline, sources, checkpoints, merge, writer, coordinator, pipelines }
 }
 
 /// A pipeline from its JSON form.

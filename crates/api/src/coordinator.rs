@@ -251,6 +251,52 @@ pub enum Error {
     /// The batch was cancelled.
     #[error("the batch was cancelled")]
     Cancelled,
+    /// No such stored pipeline.
+    #[error("there is no stored pipeline `{name}`; `tributary pipelines list` shows those that are")]
+    NoPipeline {
+        /// What was asked for.
+        name: String,
+    },
+    /// A pipeline of this name is stored already.
+    #[error("a pipeline `{name}` is stored already; update it, or give the new one another name")]
+    PipelineExists {
+        /// The name.
+        name: PipelineName,
+    },
+    /// The pipeline is paused.
+    #[error("pipeline `{name}` is paused and starts no batch; `tributary pipelines resume {name}` lets it again")]
+    Paused {
+        /// The name.
+        name: PipelineName,
+    },
+    /// The stored pipeline is not the one that the caller read.
+    #[error(
+        "pipeline `{name}` was changed since etag `{expected}` was read, it has `{found}` now; nothing was done. Get it \
+         again, and send the change that is still wanted with the new etag"
+    )]
+    PipelineChanged {
+        /// The name.
+        name: PipelineName,
+        /// The etag of the request.
+        expected: String,
+        /// The etag of the pipeline.
+        found: String,
+    },
+    /// The request id stands for another change of a stored pipeline.
+    #[error("request id `{request}` was used for another request before; nothing was done. Use a new id")]
+    RequestTaken {
+        /// The id.
+        request: RequestId,
+    },
+    /// The store of pipelines failed.
+    #[error("the coordinator's own store failed while {doing}; see that its data directory can be written")]
+    Catalog {
+        /// What was being attempted.
+        doing: String,
+        /// Its error.
+        #[source]
+        source: BoxedError,
+    },
     /// The batch's task ended without an outcome: a bug of ours, or its process ended.
     #[error("{what}; nothing of it is in the target, and the pipeline's next batch clears what it left: run it again")]
     Lost {
@@ -485,8 +531,11 @@ impl Fault for Error {
             | Error::Legacy { .. }
             | Error::Moved { .. } => Code::Invalid,
             Error::MalformedCursor { .. } | Error::TooManyRefused { .. } => Code::Corrupt,
-            Error::NoBatch { .. } => Code::NotFound,
-            Error::RequestReused { .. } => Code::Exists,
+            Error::NoBatch { .. } | Error::NoPipeline { .. } => Code::NotFound,
+            Error::RequestReused { .. } | Error::PipelineExists { .. } | Error::RequestTaken { .. } => Code::Exists,
+            Error::Paused { .. } => Code::Invalid,
+            Error::PipelineChanged { .. } => Code::Conflict,
+            Error::Catalog { .. } => Code::Unavailable,
             Error::Expired { .. } => Code::Invalid,
             Error::Cancelled => Code::Cancelled,
             Error::Lost { .. } => Code::Internal,
@@ -505,10 +554,10 @@ impl Fault for Error {
     fn retry(&self) -> Retry {
         match self {
             Error::Unknown { .. } => Retry::ReadBack,
-            Error::Lost { .. } | Error::Store { .. } | Error::Timeout { .. } => Retry::Again,
+            Error::Lost { .. } | Error::Store { .. } | Error::Timeout { .. } | Error::Catalog { .. } => Retry::Again,
             // A run request that got no answer may have started a batch; its id makes asking again safe.
             Error::Unreachable { .. } => Retry::Again,
-            Error::Conflict { .. } | Error::WriterConflict { .. } => Retry::Rebase,
+            Error::Conflict { .. } | Error::WriterConflict { .. } | Error::PipelineChanged { .. } => Retry::Rebase,
             Error::Timeline(error) => error.retry(),
             Error::Checkpoint(error) => error.retry(),
             Error::Merge(error) => error.retry(),
@@ -525,6 +574,12 @@ impl Fault for Error {
             Error::RequestReused { .. } => "REQUEST_REUSED",
             Error::Expired { .. } => "REQUEST_EXPIRED",
             Error::Cancelled => "CANCELLED",
+            Error::NoPipeline { .. } => "PIPELINE_NOT_FOUND",
+            Error::PipelineExists { .. } => "PIPELINE_EXISTS",
+            Error::Paused { .. } => "PIPELINE_PAUSED",
+            Error::PipelineChanged { .. } => "PIPELINE_CHANGED",
+            Error::RequestTaken { .. } => "REQUEST_TAKEN",
+            Error::Catalog { .. } => "CATALOG_UNAVAILABLE",
             Error::Lost { .. } => "BATCH_LOST",
             Error::Target { .. } => "TARGET_MISMATCH",
             Error::Binding { .. } => "BINDING_CHANGED",

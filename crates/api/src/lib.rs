@@ -7,6 +7,7 @@
 pub mod checkpoint;
 pub mod coordinator;
 pub mod merge;
+pub mod pipelines;
 pub mod predicate;
 pub mod refused;
 pub mod timeline;

@@ -34,8 +34,31 @@ pub trait Timeline: Send + Sync {
     /// Fixes the window of one source and pins its files. Safe to repeat.
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error>;
 
+    /// The instants of the table's active timeline, newest request first, those that were requested before `before`, at most
+    /// `limit`. Readers of files and topics have none.
+    async fn list_instants(
+        &self,
+        url: &str,
+        before: Option<&InstantTime>,
+        limit: usize,
+    ) -> Result<Vec<InstantInfo>, Error> {
+        let _ = (before, limit);
+        Err(Error::Unsupported { url: url.to_string(), what: "the timeline role lists instants".to_string() })
+    }
+
     /// Streams the rows of one split. Safe to repeat: the same rows in the same order.
     async fn read(&self, request: ReadRequest) -> Result<RowStream, Error>;
+}
+
+/// One instant of a timeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstantInfo {
+    /// Requested time.
+    pub requested: InstantTime,
+    /// Completion time, by the clock that the table keeps; `None`: it is pending.
+    pub completed: Option<InstantTime>,
+    /// What it does, as its file is named.
+    pub action: String,
 }
 
 /// What a table is.

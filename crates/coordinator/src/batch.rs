@@ -35,7 +35,6 @@ use crate::control::Control;
 use crate::decide::{Gate, gate};
 use crate::flat::flat_of;
 use crate::heartbeat::Heartbeat;
-use crate::history::definition_of_request;
 use crate::housekeeping::{clear_dead_instants, mint, refuse_restoring, roll_back_own, tidy};
 use crate::locks::{Held, Locks, Pausable, give_back};
 use crate::metrics;
@@ -65,7 +64,7 @@ pub(crate) struct Commit {
 pub(crate) struct Batch<'a> {
     inner: &'a Inner,
     request: &'a RunRequest,
-    /// Fingerprint of the pipeline's definition.
+    /// Fingerprint of what was asked for.
     definition: String,
     storage: Storage,
     status: &'a watch::Sender<BatchStatus>,
@@ -111,6 +110,7 @@ impl<'a> Batch<'a> {
     pub(crate) fn new(
         inner: &'a Inner,
         request: &'a RunRequest,
+        definition: String,
         status: &'a watch::Sender<BatchStatus>,
         control: &'a Control,
     ) -> Result<Self, Error> {
@@ -119,7 +119,6 @@ impl<'a> Batch<'a> {
         let budget = MemoryBudget::new(request.pipeline.limits.memory.0 as usize);
         let stop = control.stop();
         let stage_began = Instant::now();
-        let definition = definition_of_request(request);
         Ok(Batch {
             inner,
             request,

@@ -39,7 +39,15 @@ pub(crate) fn definition_of(pipeline: &Pipeline) -> String {
 
 /// The same of a request: with other cursors set by hand it is another request.
 pub(crate) fn definition_of_request(request: &RunRequest) -> String {
-    let definition = definition_of(&request.pipeline);
+    with_overrides(definition_of(&request.pipeline), request)
+}
+
+/// The same of a request by the name of a stored pipeline, which stands for whatever is stored under it.
+pub(crate) fn definition_of_stored(request: &RunRequest) -> String {
+    with_overrides(format!("stored:{}", request.pipeline.name), request)
+}
+
+fn with_overrides(definition: String, request: &RunRequest) -> String {
     if request.overrides.is_empty() && !request.cursors_only {
         return definition;
     }

@@ -16,6 +16,7 @@
 
 mod batch;
 mod beside;
+mod catalog;
 mod commit;
 mod compaction;
 mod conflict;
@@ -44,6 +45,7 @@ mod settings;
 pub mod source_metrics;
 mod staged;
 mod standing;
+mod stored;
 mod target;
 mod turns;
 

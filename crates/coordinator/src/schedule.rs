@@ -163,6 +163,9 @@ impl Drop for Slot {
 }
 
 #[cfg(test)]
+mod fairness;
+
+#[cfg(test)]
 mod tests {
     use futures::FutureExt;
 

@@ -17,10 +17,12 @@ use tributary_api::merge::{Merge, MergeLimits};
 use tributary_api::timeline::Timeline;
 use tributary_hudi::target::LockOwner;
 use tributary_hudi::{Storage, Stores, TableConfig};
+use tributary_store::{KeyValue, MemoryStore};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{BatchName, Clock, Entropy, MemoryBudget, Outcome, Override, PipelineName, RequestId, Stage};
 
 use crate::batch::{Batch, Ended};
+use crate::catalog::Catalog;
 use crate::control::Control;
 use crate::history::{definition_of_request, target_key};
 use crate::plan::{Purpose, open};
@@ -61,6 +63,8 @@ pub(crate) struct Inner {
     pub(crate) process: String,
     pub(crate) registry: Registry,
     pub(crate) schedule: Arc<Schedule>,
+    /// Stored pipelines.
+    pub(crate) catalog: Catalog,
     /// Conflicts with other writers in a row.
     pub(crate) conflicts: Conflicts,
     /// Locks asked for so far: each has an owner of its own.
@@ -68,7 +72,7 @@ pub(crate) struct Inner {
 }
 
 impl Service {
-    /// A coordinator of targets in `stores`.
+    /// A coordinator of targets in `stores`, which forgets stored pipelines with its process.
     pub fn new(
         roles: Roles,
         stores: Arc<dyn Stores>,
@@ -76,20 +80,84 @@ impl Service {
         entropy: Arc<dyn Entropy>,
         settings: Settings,
     ) -> Self {
+        Service::with_catalog(roles, stores, clock, entropy, settings, Arc::new(MemoryStore::default()))
+    }
+
+    /// The same, keeping stored pipelines in `catalog`.
+    pub fn with_catalog(
+        roles: Roles,
+        stores: Arc<dyn Stores>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        settings: Settings,
+        catalog: Arc<dyn KeyValue>,
+    ) -> Self {
         metrics::register();
         let process = format!("{:032x}", entropy.next_u128());
         let registry = Registry::new(settings.remembered_batches);
         let schedule = Schedule::new(Limits { batches: settings.batches_at_once, memory: settings.memory });
         let locks = AtomicU64::new(0);
         let conflicts = Conflicts::default();
-        let inner = Inner { roles, stores, clock, settings, process, registry, schedule, conflicts, locks };
+        let catalog = Catalog::new(catalog);
+        let inner = Inner { roles, stores, clock, settings, process, registry, schedule, catalog, conflicts, locks };
         Service { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// Finds out what became of batches whose process ended before they did. Answers what was found, a sentence each.
     /// Run once when a process starts; whoever asks for such a batch finds it out as well.
     pub async fn recover(&self) -> Result<Vec<String>, Error> {
         self.inner.recover().await
+    }
+
+    /// Starts a batch, or answers with the one that answers its request. `define` tells by what two requests under one id
+    /// are the same.
+    pub(crate) async fn start(
+        &self,
+        request: RunRequest,
+        define: fn(&RunRequest) -> String,
+    ) -> Result<BatchStatus, Error> {
+        let problems = request.pipeline.validate();
+        if !problems.is_empty() {
+            return Err(Error::Pipeline { pipeline: request.pipeline.name.to_string(), problems });
+        }
+        let request = setting::prepared(request)?;
+        let inner = &self.inner;
+        let first = first_status(&request, inner.clock.now_millis())?;
+        let definition = define(&request);
+        let answered = match inner.registry.answer(&first.name, &definition, &request)? {
+            Some(status) => Some(status),
+            None => inner.answer_from_record(&first.name, &definition, &request.request).await?,
+        };
+        let undone = match &answered {
+            Some(status) => inner.is_undone(&request.pipeline.target.path, status).await.unwrap_or_else(|error| {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(batch = %status.name, error, "whether the target still has the batch cannot be told");
+                false
+            }),
+            None => false,
+        };
+        if let Some(status) = answered.filter(|_| !undone) {
+            return Ok(status);
+        }
+        inner.refuse_paused(&request)?;
+        let admitted = match inner.registry.admit(&request, &definition, first.clone(), undone)? {
+            Ok(admitted) => admitted,
+            Err(known) => return Ok(known),
+        };
+        if admitted.first_of_pipeline {
+            metrics::register_pipeline(request.pipeline.name.as_str(), refusing(&request.pipeline));
+            source_metrics::register(&request.pipeline);
+        }
+        // Before the answer, so that who got it can ask again after a restart.
+        inner.keep_record(&first, &request.pipeline, &definition).await;
+        // Before the answer as well: requests that follow one another wait in that order.
+        let turn = inner.schedule.enter(claim_of(&request.pipeline));
+        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted, turn));
+        Ok(first)
     }
 }
 
@@ -110,6 +178,15 @@ impl Inner {
         opened.map_err(|e| target_error(url, "opening the target", e))
     }
 
+    /// Refuses a batch of a paused pipeline, unless it only sets cursors.
+    fn refuse_paused(&self, request: &RunRequest) -> Result<(), Error> {
+        let name = &request.pipeline.name;
+        match !request.cursors_only && self.catalog.is_paused(name)? {
+            true => Err(Error::Paused { name: name.clone() }),
+            false => Ok(()),
+        }
+    }
+
     /// What a merge of the pipeline may use.
     pub(crate) fn limits(&self, pipeline: &Pipeline) -> MergeLimits {
         let limits = &pipeline.limits;
@@ -127,7 +204,8 @@ impl Inner {
         let Admitted { status, control, .. } = admitted;
         let status = Arc::new(status);
         // In a task of its own: whatever happens in it, even a panic, ends the batch with an outcome.
-        let batch = run_in_turn(Arc::clone(&self), Arc::clone(&request), Arc::clone(&status), control, turn);
+        let running = (Arc::clone(&self), Arc::clone(&request), definition.clone());
+        let batch = run_in_turn(running, Arc::clone(&status), control, turn);
         let task = tokio::spawn(batch);
         let result = match task.await {
             Ok(result) => result,
@@ -224,8 +302,7 @@ fn claim_of(pipeline: &Pipeline) -> Claim {
 
 /// The whole of a batch but its outcome.
 async fn run_in_turn(
-    inner: Arc<Inner>,
-    request: Arc<RunRequest>,
+    (inner, request, definition): (Arc<Inner>, Arc<RunRequest>, String),
     status: Arc<watch::Sender<BatchStatus>>,
     control: Arc<Control>,
     turn: Turn,
@@ -236,7 +313,9 @@ async fn run_in_turn(
         () = stop.wait() => return Err(Error::Cancelled),
         slot = turn.comes() => slot,
     };
-    Batch::new(&inner, &request, &status, &control)?.run().await
+    // It may have been paused while the batch waited.
+    inner.refuse_paused(&request)?;
+    Batch::new(&inner, &request, definition, &status, &control)?.run().await
 }
 
 fn panic_of(ended: tokio::task::JoinError) -> String {
@@ -269,43 +348,7 @@ fn publish(ended: &BatchStatus, took_millis: u64) {
 #[async_trait]
 impl Coordinator for Service {
     async fn run_batch(&self, request: RunRequest) -> Result<BatchStatus, Error> {
-        let problems = request.pipeline.validate();
-        if !problems.is_empty() {
-            return Err(Error::Pipeline { pipeline: request.pipeline.name.to_string(), problems });
-        }
-        let request = setting::prepared(request)?;
-        let inner = &self.inner;
-        let first = first_status(&request, inner.clock.now_millis())?;
-        let definition = definition_of_request(&request);
-        let answered = match inner.registry.answer(&first.name, &definition, &request)? {
-            Some(status) => Some(status),
-            None => inner.answer_from_record(&first.name, &definition, &request.request).await?,
-        };
-        let undone = match &answered {
-            Some(status) => inner.is_undone(&request.pipeline.target.path, status).await.unwrap_or_else(|error| {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(batch = %status.name, error, "whether the target still has the batch cannot be told");
-                false
-            }),
-            None => false,
-        };
-        if let Some(status) = answered.filter(|_| !undone) {
-            return Ok(status);
-        }
-        let admitted = match inner.registry.admit(&request, &definition, first.clone(), undone)? {
-            Ok(admitted) => admitted,
-            Err(known) => return Ok(known),
-        };
-        if admitted.first_of_pipeline {
-            metrics::register_pipeline(request.pipeline.name.as_str(), refusing(&request.pipeline));
-            source_metrics::register(&request.pipeline);
-        }
-        // Before the answer, so that who got it can ask again after a restart.
-        inner.keep_record(&first, &request.pipeline, &definition).await;
-        // Before the answer as well: requests that follow one another wait in that order.
-        let turn = inner.schedule.enter(claim_of(&request.pipeline));
-        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted, turn));
-        Ok(first)
+        self.start(request, definition_of_request).await
     }
 
     async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {

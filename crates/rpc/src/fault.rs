@@ -2,9 +2,9 @@
 //! Errors on the wire.
 //!
 //! A failed call carries the gRPC code of a table, the message, and in the details a `google.rpc.Status` with a
-//! `google.rpc.ErrorInfo` for clients of any kind and a `tributary.common.v1.Fault` for ours: role, reason, code,
-//! retry advice, message, fields, causes, and the error of another role inside. `to_status` encodes, `from_status`
-//! decodes.
+//! `google.rpc.ErrorInfo` for clients of any kind, beside a `google.rpc.RetryInfo` where the same request may be sent again,
+//! and a `tributary.common.v1.Fault` for ours: role, reason, code, retry advice, message, fields, causes, and the error of
+//! another role inside. `to_status` encodes, `from_status` decodes.
 //!
 //! A kind that the receiver does not know becomes the role's `Other` with the code and the advice that were sent. A
 //! status without details is a lost call when its code says so (`Unreachable`), else `Other` by its code.
@@ -28,6 +28,9 @@ use crate::proto::common;
 const TYPE_PREFIX: &str = "type.googleapis.com/";
 const INFO_TYPE: &str = "google.rpc.ErrorInfo";
 const FAULT_TYPE: &str = "tributary.common.v1.Fault";
+const RETRY_TYPE: &str = "google.rpc.RetryInfo";
+/// How long a client waits before it sends the same request again, at least.
+const RETRY_DELAY: prost_types::Duration = prost_types::Duration { seconds: 1, nanos: 0 };
 /// Bytes of a message. gRPC clients in C refuse more than 8 KiB of headers, and details travel in a header.
 const MESSAGE_LIMIT: usize = 1_500;
 /// Bytes of the encoded details, before base64.
@@ -250,10 +253,11 @@ pub(crate) fn cut(text: &str) -> String {
 fn encode(fault: common::Fault) -> Status {
     let grpc = grpc_code(&fault);
     let message = cut(&with_causes(&fault.message, &fault.causes));
+    let advice = known_retry_of(&fault);
     let info = ErrorInfo {
         reason: fault.reason.clone(),
         domain: format!("{}.tributary", fault.role),
-        metadata: HashMap::from([("retry".to_string(), format!("{:?}", known_retry_of(&fault)))]),
+        metadata: HashMap::from([("retry".to_string(), format!("{advice:?}"))]),
     };
     let mut bytes = fault.encode_to_vec();
     if bytes.len() > DETAILS_LIMIT {
@@ -267,14 +271,16 @@ fn encode(fault: common::Fault) -> Status {
         };
         bytes = short.encode_to_vec();
     }
-    let details = RpcStatus {
-        code: grpc as i32,
-        message: message.clone(),
-        details: vec![
-            prost_types::Any { type_url: format!("{TYPE_PREFIX}{INFO_TYPE}"), value: info.encode_to_vec() },
-            prost_types::Any { type_url: format!("{TYPE_PREFIX}{FAULT_TYPE}"), value: bytes },
-        ],
-    };
+    let mut details = vec![
+        prost_types::Any { type_url: format!("{TYPE_PREFIX}{INFO_TYPE}"), value: info.encode_to_vec() },
+        prost_types::Any { type_url: format!("{TYPE_PREFIX}{FAULT_TYPE}"), value: bytes },
+    ];
+    // Other advices than to send the same request again are none that this message could say.
+    if advice == Retry::Again {
+        let delay = RetryInfo { retry_delay: Some(RETRY_DELAY) };
+        details.push(prost_types::Any { type_url: format!("{TYPE_PREFIX}{RETRY_TYPE}"), value: delay.encode_to_vec() });
+    }
+    let details = RpcStatus { code: grpc as i32, message: message.clone(), details };
     Status::with_details(grpc, message, Bytes::from(details.encode_to_vec()))
 }
 
@@ -326,8 +332,8 @@ fn default_retry(code: Code, call: Call) -> Retry {
 }
 
 fn grpc_code(fault: &common::Fault) -> tonic::Code {
-    // It exists, or did, and cannot be had any more: clients must tell it from a name that never was.
-    if matches!(fault.reason.as_str(), "BATCH_GONE" | "REQUEST_EXPIRED") {
+    // It exists, or did, and cannot be had, or not now: clients must tell it from a name that never was.
+    if matches!(fault.reason.as_str(), "BATCH_GONE" | "REQUEST_EXPIRED" | "PIPELINE_PAUSED") {
         return tonic::Code::FailedPrecondition;
     }
     match known_code(fault) {
@@ -372,6 +378,13 @@ struct RpcStatus {
     message: String,
     #[prost(message, repeated, tag = "3")]
     details: Vec<prost_types::Any>,
+}
+
+/// `google.rpc.RetryInfo`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    retry_delay: Option<prost_types::Duration>,
 }
 
 /// `google.rpc.ErrorInfo`.

@@ -13,6 +13,7 @@ pub mod channel;
 pub mod checkpoint;
 pub mod convert;
 pub mod coordinator;
+pub mod described;
 pub mod fault;
 pub mod flight;
 pub mod merge;

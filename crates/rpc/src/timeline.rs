@@ -10,12 +10,14 @@ use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tributary_api::RowStream;
-use tributary_api::timeline::{Error, PlanRequest, ReadRequest, SourcePlan, TableInfo, Timeline};
+use tributary_api::timeline::{Error, InstantInfo, PlanRequest, ReadRequest, SourcePlan, TableInfo, Timeline};
+use tributary_types::InstantTime;
 
 use crate::convert::{
-    read_to_proto, source_plan_from_proto, source_plan_to_proto, table_from_proto, table_to_proto,
+    instant_from_proto, instant_to_proto, optional, read_to_proto, source_plan_from_proto, source_plan_to_proto, table_from_proto, table_to_proto,
     window_request_from_proto, window_request_to_proto,
 };
+use crate::coordinator::page_size;
 use crate::fault::{malformed, to_status};
 use crate::flight::{SPLIT_PREFIX, read_rows};
 use crate::proto::timeline as proto;
@@ -46,9 +48,33 @@ impl TimelineClient {
 impl Timeline for TimelineClient {
     async fn describe(&self, url: &str) -> Result<TableInfo, Error> {
         const DOING: &str = "asking what a table is";
-        let request = proto::DescribeRequest { url: url.to_string() };
-        let table = self.calls.clone().describe(request).await.map_err(self.remote.failed(DOING))?;
+        let request = proto::GetTableRequest { url: url.to_string() };
+        let table = self.calls.clone().get_table(request).await.map_err(self.remote.failed(DOING))?;
         table_from_proto(table.into_inner()).map_err(self.remote.unreadable(DOING))
+    }
+
+    async fn list_instants(
+        &self,
+        url: &str,
+        before: Option<&InstantTime>,
+        limit: usize,
+    ) -> Result<Vec<InstantInfo>, Error> {
+        const DOING: &str = "listing instants";
+        let mut found = Vec::new();
+        let mut page_token = before.map(ToString::to_string).unwrap_or_default();
+        while found.len() < limit {
+            let page_size = (limit - found.len()).min(1000) as i32;
+            let request = proto::ListInstantsRequest { url: url.to_string(), page_size, page_token };
+            let page = self.calls.clone().list_instants(request).await.map_err(self.remote.failed(DOING))?.into_inner();
+            for instant in page.instants {
+                found.push(instant_from_proto(instant).map_err(self.remote.unreadable(DOING))?);
+            }
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {
@@ -83,7 +109,7 @@ impl TimelineServer {
 
 #[async_trait]
 impl TimelineService for TimelineServer {
-    async fn describe(&self, request: Request<proto::DescribeRequest>) -> Result<Response<proto::Table>, Status> {
+    async fn get_table(&self, request: Request<proto::GetTableRequest>) -> Result<Response<proto::Table>, Status> {
         let table = self.timeline.describe(&request.get_ref().url).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(table_to_proto(&table)))
     }
@@ -95,6 +121,25 @@ impl TimelineService for TimelineServer {
         let request = window_request_from_proto(request.into_inner()).map_err(malformed)?;
         let plan = self.timeline.plan(request).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(source_plan_to_proto(&plan)))
+    }
+
+    async fn list_instants(
+        &self,
+        request: Request<proto::ListInstantsRequest>,
+    ) -> Result<Response<proto::ListInstantsResponse>, Status> {
+        let request = request.into_inner();
+        let size = page_size(request.page_size)?;
+        // A page goes on before the last instant of the one before: new ones come in front of it and move nothing.
+        let before = optional(&request.page_token, "page_token").map_err(malformed)?;
+        let found = self.timeline.list_instants(&request.url, before.as_ref(), size + 1).await;
+        let mut found = found.map_err(|e| to_status(&e))?;
+        let more = found.len() > size;
+        found.truncate(size);
+        let last = found.last().filter(|_| more).map(|instant| instant.requested.to_string());
+        Ok(Response::new(proto::ListInstantsResponse {
+            instants: found.iter().map(instant_to_proto).collect(),
+            next_page_token: last.unwrap_or_default(),
+        }))
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Ratios and not seconds: a machine that is slow or busy is so for both sides.
 
+pub mod latency;
 pub mod planning;
 mod resident;
 pub mod source;

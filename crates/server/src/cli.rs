@@ -2,12 +2,13 @@
 //! The command line.
 
 mod cursors;
+mod pipelines;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use tributary_api::transform::Transforms;
 use tributary_hudi::{StoreSettings, Stores, SystemStores};
 use tributary_types::pipeline::{ByteSize, Span};
@@ -17,6 +18,7 @@ use crate::roles::Role;
 use crate::telemetry;
 
 pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
+pub use self::pipelines::{ChangeArgs, PauseArgs, PipelinesCommand};
 
 /// Keeps one Apache Hudi table up to date from many.
 #[derive(Debug, Parser)]
@@ -32,6 +34,10 @@ pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
                   rejected, 3 conflict, 4 cancelled, 5 outcome unknown."
 )]
 pub struct Cli {
+    /// A file with settings, TOML. `TRIBUTARY__SECTION__KEY` in the environment goes before it, a flag before both; see
+    /// docs/configuration.md.
+    #[arg(long, global = true, value_name = "FILE", env = "TRIBUTARY_CONFIG")]
+    pub config: Option<PathBuf>,
     /// Logs as JSON lines on standard error; `TRIBUTARY_LOG` filters them.
     #[arg(long, global = true)]
     pub log_json: bool,
@@ -48,14 +54,20 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run one batch of a pipeline, or batch after batch.
+    #[command(after_help = "Examples:\n  tributary run --pipeline orders.toml\n  tributary run --pipeline orders.toml --continuous --data-dir /var/lib/tributary\n  tributary run --server http://127.0.0.1:7373 --pipeline orders.toml --output json\n  tributary run --pipeline orders.toml --override users=snapshot")]
     Run(RunArgs),
     /// Show windows, plan and result schema of the next batch; reads no data file, writes nothing.
+    #[command(after_help = "Examples:\n  tributary plan --pipeline orders.toml\n  tributary plan --pipeline orders.toml --output json")]
     Plan(PlanArgs),
     /// Look at a table.
     #[command(subcommand)]
     Table(TableCommand),
     /// Serve the roles over gRPC and Arrow Flight until stopped.
+    #[command(after_help = "Examples:\n  tributary serve --data-dir /var/lib/tributary\n  tributary serve --config tributary.toml --print-config\n  tributary serve --roles timeline,sources --listen 127.0.0.1:7400")]
     Serve(ServeArgs),
+    /// Store pipelines on a server, look at them, change, pause and run them by name.
+    #[command(subcommand)]
+    Pipelines(PipelinesCommand),
     /// Look at the batches of a server, follow or cancel one, pull its rows.
     #[command(subcommand)]
     Batches(BatchesCommand),
@@ -63,7 +75,18 @@ pub enum Command {
     #[command(subcommand)]
     Cursors(CursorsCommand),
     /// Measure reading and merging as ratios to plain DataFusion, on tables made for it.
+    #[command(after_help = "Examples:\n  tributary bench\n  tributary bench --rows 5000000 --runs 1 --memory-only\n  \
+                            tributary bench --latency --output json")]
     Bench(BenchArgs),
+    /// Print a script that completes commands and flags in a shell.
+    #[command(after_help = "Examples:\n  tributary completion bash > /etc/bash_completion.d/tributary\n  tributary \
+                            completion zsh > ~/.zfunc/_tributary\n  tributary completion fish > \
+                            ~/.config/fish/completions/tributary.fish")]
+    Completion {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
 }
 
 /// How results are printed.
@@ -98,6 +121,13 @@ pub struct BenchArgs {
     /// With --planning: files that each commit wrote.
     #[arg(long, default_value_t = 1000, requires = "planning", value_parser = clap::value_parser!(i64).range(1..))]
     pub files: i64,
+    /// Measure instead how long batches of many pipelines wait and take on one process, one pipeline always failing and
+    /// one giant.
+    #[arg(long, conflicts_with_all = ["memory_only", "runs"])]
+    pub latency: bool,
+    /// With --latency: pipelines.
+    #[arg(long, default_value_t = 50, requires = "latency")]
+    pub pipelines: usize,
     /// Directory for the tables, which stay; a temporary one when absent.
     #[arg(long)]
     pub dir: Option<PathBuf>,
@@ -164,6 +194,7 @@ pub struct PlanArgs {
 #[derive(Debug, Subcommand)]
 pub enum TableCommand {
     /// Show what a table is, its commits and the cursors in them.
+    #[command(after_help = "Examples:\n  tributary table inspect /lake/orders\n  tributary table inspect s3://lake/orders --output json")]
     Inspect {
         /// Path or URL of the table.
         table: String,
@@ -172,6 +203,7 @@ pub enum TableCommand {
         output: Output,
     },
     /// Print rows of a table.
+    #[command(after_help = "Examples:\n  tributary table read /lake/orders --limit 5\n  tributary table read /lake/orders --columns order_id,amount --output json")]
     Read {
         /// Path or URL of the table.
         table: String,
@@ -217,6 +249,9 @@ pub struct ServeArgs {
     /// Where the writer role is, when it does not run here.
     #[arg(long)]
     pub writer_address: Option<String>,
+    /// Print the settings that would be used, as a file with their origins, and exit. Secrets are not shown.
+    #[arg(long)]
+    pub print_config: bool,
     /// Listen where other machines can reach it, although nothing is encrypted and nobody is asked who they are.
     #[arg(long)]
     pub insecure: bool,
@@ -236,7 +271,7 @@ pub struct ServeArgs {
 }
 
 /// Which server to ask.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
     /// Address of the server, `http://HOST:PORT`.
     #[arg(long, env = "TRIBUTARY_SERVER", default_value = "http://127.0.0.1:7373")]
@@ -247,6 +282,7 @@ pub struct ServerArgs {
 #[derive(Debug, Subcommand)]
 pub enum BatchesCommand {
     /// List the newest batches, newest first.
+    #[command(after_help = "Examples:\n  tributary batches list\n  tributary batches list --pipeline orders --limit 100 --output json")]
     List {
         /// Which server to ask.
         #[command(flatten)]
@@ -262,6 +298,7 @@ pub enum BatchesCommand {
         output: Output,
     },
     /// Show one batch.
+    #[command(after_help = "Examples:\n  tributary batches get orders/REQUEST-ID")]
     Get {
         /// Name of the batch, `<pipeline>/<request id>`.
         name: String,
@@ -273,6 +310,7 @@ pub enum BatchesCommand {
         output: Output,
     },
     /// Follow one batch to its end; exits as `run` does.
+    #[command(after_help = "Examples:\n  tributary batches watch orders/REQUEST-ID")]
     Watch {
         /// Name of the batch, `<pipeline>/<request id>`.
         name: String,
@@ -285,6 +323,7 @@ pub enum BatchesCommand {
     },
     /// Cancel one batch that has not begun its commit, and wait for its end: exits with 0 when it was cancelled, with 1
     /// when it had ended or went on to its commit. Its `run` and `watch` exit with 4.
+    #[command(after_help = "Examples:\n  tributary batches cancel orders/REQUEST-ID")]
     Cancel {
         /// Name of the batch, `<pipeline>/<request id>`.
         name: String,
@@ -296,6 +335,7 @@ pub enum BatchesCommand {
         output: Output,
     },
     /// Print or save the rows that a committed batch changed, fetched over Arrow Flight.
+    #[command(after_help = "Examples:\n  tributary batches pull orders/REQUEST-ID --to rows.arrow\n  tributary batches pull orders/REQUEST-ID --output json")]
     Pull(PullArgs),
 }
 
@@ -356,9 +396,14 @@ pub fn main_with(cli: Cli, transforms: Transforms) -> ExitCode {
             Command::Plan(args) => commands::plan::plan(args, stores, transforms).await,
             Command::Table(command) => commands::table::table(command, stores).await,
             Command::Serve(args) => commands::serve::serve(args, stores, transforms).await,
+            Command::Pipelines(command) => commands::pipelines::pipelines(command).await,
             Command::Batches(command) => commands::batches::batches(command).await,
             Command::Cursors(command) => commands::cursors::cursors(command, stores).await,
             Command::Bench(args) => commands::bench::bench(args, stores).await,
+            Command::Completion { shell } => {
+                clap_complete::generate(shell, &mut Cli::command(), "tributary", &mut std::io::stdout());
+                Ok(0)
+            }
         }
     });
     match result {

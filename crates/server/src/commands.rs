@@ -4,6 +4,7 @@
 pub mod batches;
 pub mod bench;
 pub mod cursors;
+pub mod pipelines;
 pub mod plan;
 pub mod run;
 pub mod serve;
@@ -21,9 +22,9 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{Override, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{JobArgs, OverrideArgs};
-use crate::embedded::{Embedded, Settings, embed, open_store};
+use crate::embedded::{Embedded, Settings, embed, open_store_of};
 use crate::news::ServerNews;
-use crate::roles::Parts;
+use crate::roles::{Parts, Role};
 use crate::{pipeline_file, properties_file};
 
 /// A command that could not do its work.
@@ -80,22 +81,32 @@ pub(crate) fn load_job(args: &JobArgs, wanted: &OverrideArgs) -> Result<Job, Fai
         }
         (None, None) => return Err(refuse(&"neither --pipeline nor --props is given")),
     };
-    job.overrides.extend(wanted.overrides.iter().cloned());
-    if let Some(token) = &wanted.override_token {
-        if job.overrides.is_empty() {
-            return Err(refuse(&"--override-token is given, and no --override that it could be the token of"));
-        }
-        let with_token = job.overrides.into_iter().map(|wanted| wanted.with_token(token));
-        job.overrides = with_token.collect::<Result<_, _>>().map_err(|e| refuse(&e))?;
-    }
+    job.overrides = overrides_of(job.overrides, wanted)?;
     Ok(job)
+}
+
+/// Cursors that are to be set by hand: those of the job, and of the command line.
+pub(crate) fn overrides_of(mut known: Vec<Override>, wanted: &OverrideArgs) -> Result<Vec<Override>, Failed> {
+    let refuse = |e: &dyn std::fmt::Display| Failed { message: e.to_string(), exit_code: 2 };
+    known.extend(wanted.overrides.iter().cloned());
+    let Some(token) = &wanted.override_token else { return Ok(known) };
+    if known.is_empty() {
+        return Err(refuse(&"--override-token is given, and no --override that it could be the token of"));
+    }
+    let with_token = known.into_iter().map(|wanted| wanted.with_token(token));
+    with_token.collect::<Result<_, _>>().map_err(|e| refuse(&e))
 }
 
 /// What roles are made of, over `stores` and the system's clock and randomness. Records are kept below `data`.
 pub(crate) fn parts(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Parts, Failed> {
+    parts_of(data, Role::Checkpoint, stores)
+}
+
+/// The same of a process whose first role with a memory is `role`.
+pub(crate) fn parts_of(data: Option<&Path>, role: Role, stores: Arc<dyn Stores>) -> Result<Parts, Failed> {
     Ok(Parts {
         stores,
-        store: open_store(data).map_err(|e| Failed::new(&e, 1))?,
+        store: open_store_of(data, role).map_err(|e| Failed::new(&e, 1))?,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
     })

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
+use tributary_api::pipelines::Pipelines;
 use tributary_api::timeline::Timeline;
 use tributary_api::transform::Transforms;
 use tributary_api::writer::Writer;
@@ -31,6 +32,8 @@ pub struct Embedded {
     pub writer: Arc<dyn Writer>,
     /// Runs batches.
     pub coordinator: Arc<dyn Coordinator>,
+    /// Keeps pipelines: the coordinator again.
+    pub pipelines: Arc<dyn Pipelines>,
 }
 
 /// Settings of every role.
@@ -52,10 +55,15 @@ pub struct Settings {
     pub transforms: Transforms,
 }
 
-/// Where checkpoint records are kept: on disk below `data`, in memory without it.
+/// Where the roles of a process keep what they remember: on disk below `data`, in memory without it.
 pub fn open_store(data: Option<&Path>) -> Result<Arc<dyn KeyValue>, tributary_store::Error> {
+    open_store_of(data, Role::Checkpoint)
+}
+
+/// The same of a process whose first role with a memory is `role`: two on one machine may share `data`.
+pub fn open_store_of(data: Option<&Path>, role: Role) -> Result<Arc<dyn KeyValue>, tributary_store::Error> {
     Ok(match data {
-        Some(directory) => Arc::new(SledStore::open(&directory.join("checkpoint"))?),
+        Some(directory) => Arc::new(SledStore::open(&directory.join(role.as_str()))?),
         None => Arc::new(MemoryStore::default()),
     })
 }
@@ -78,6 +86,7 @@ pub fn embed(
         merge: hosted.merge.expect(HERE),
         writer: hosted.writer.expect(HERE),
         coordinator: hosted.coordinator.expect(HERE),
+        pipelines: hosted.pipelines.expect(HERE),
     }
 }
 

@@ -11,6 +11,7 @@ use tributary_api::checkpoint::CursorCommit;
 use tributary_api::coordinator::{
     BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest,
 };
+use tributary_api::pipelines::{Change, Pipelines, RunStored, StoredPipeline};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{BatchName, Code, Outcome, Override, PipelineName, Retry};
 
@@ -20,14 +21,50 @@ const STOPPING: Duration = Duration::from_secs(5);
 /// A coordinator that can be told to start nothing new.
 pub(crate) struct Gate {
     coordinator: Arc<dyn Coordinator>,
+    /// Stored pipelines, where there are any.
+    pipelines: Option<Arc<dyn Pipelines>>,
     closed: AtomicBool,
     /// Batches that were started here and may still run.
     running: Mutex<Vec<watch::Receiver<BatchStatus>>>,
 }
 
 impl Gate {
-    pub(crate) fn new(coordinator: Arc<dyn Coordinator>) -> Self {
-        Gate { coordinator, closed: AtomicBool::new(false), running: Mutex::default() }
+    pub(crate) fn new(coordinator: Arc<dyn Coordinator>, pipelines: Option<Arc<dyn Pipelines>>) -> Self {
+        Gate { coordinator, pipelines, closed: AtomicBool::new(false), running: Mutex::default() }
+    }
+
+    /// Whether pipelines are stored behind it.
+    pub(crate) fn keeps_pipelines(&self) -> bool {
+        self.pipelines.is_some()
+    }
+
+    fn pipelines(&self) -> Result<&Arc<dyn Pipelines>, Error> {
+        self.pipelines.as_ref().ok_or_else(|| Error::Other {
+            code: Code::Unsupported,
+            retry: Retry::Never,
+            message: "this server keeps no pipelines".to_string(),
+        })
+    }
+
+    fn refuse_closed(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::Other {
+                code: Code::Unavailable,
+                retry: Retry::Again,
+                message: "the server is stopping and starts no batch; ask again once it is back".to_string(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Counts a batch that was started among those that may still run.
+    async fn follow(&self, status: &BatchStatus) -> Result<(), Error> {
+        if status.outcome.is_none() {
+            let batch = self.coordinator.watch_batch(&status.name).await?;
+            self.running();
+            self.running.lock().unwrap_or_else(PoisonError::into_inner).push(batch);
+        }
+        Ok(())
     }
 
     /// Turns new batches away from now on.
@@ -81,19 +118,9 @@ async fn ended(batches: Vec<watch::Receiver<BatchStatus>>, limit: Duration) -> b
 #[async_trait]
 impl Coordinator for Gate {
     async fn run_batch(&self, request: RunRequest) -> Result<BatchStatus, Error> {
-        if self.closed.load(Ordering::SeqCst) {
-            return Err(Error::Other {
-                code: Code::Unavailable,
-                retry: Retry::Again,
-                message: "the server is stopping and starts no batch; ask again once it is back".to_string(),
-            });
-        }
+        self.refuse_closed()?;
         let status = self.coordinator.run_batch(request).await?;
-        if status.outcome.is_none() {
-            let batch = self.coordinator.watch_batch(&status.name).await?;
-            self.running();
-            self.running.lock().unwrap_or_else(PoisonError::into_inner).push(batch);
-        }
+        self.follow(&status).await?;
         Ok(status)
     }
 
@@ -131,5 +158,44 @@ impl Coordinator for Gate {
 
     async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error> {
         self.coordinator.open_batch(name).await
+    }
+}
+
+#[async_trait]
+impl Pipelines for Gate {
+    async fn create_pipeline(&self, pipeline: Pipeline, change: Change) -> Result<StoredPipeline, Error> {
+        self.pipelines()?.create_pipeline(pipeline, change).await
+    }
+
+    async fn update_pipeline(
+        &self,
+        pipeline: Pipeline,
+        allow_missing: bool,
+        change: Change,
+    ) -> Result<StoredPipeline, Error> {
+        self.pipelines()?.update_pipeline(pipeline, allow_missing, change).await
+    }
+
+    async fn get_pipeline(&self, name: &PipelineName) -> Result<StoredPipeline, Error> {
+        self.pipelines()?.get_pipeline(name).await
+    }
+
+    async fn list_pipelines(&self, after: Option<&str>, limit: usize) -> Result<Vec<StoredPipeline>, Error> {
+        self.pipelines()?.list_pipelines(after, limit).await
+    }
+
+    async fn delete_pipeline(&self, name: &PipelineName, allow_missing: bool, change: Change) -> Result<(), Error> {
+        self.pipelines()?.delete_pipeline(name, allow_missing, change).await
+    }
+
+    async fn pause_pipeline(&self, name: &PipelineName, paused: bool, change: Change) -> Result<StoredPipeline, Error> {
+        self.pipelines()?.pause_pipeline(name, paused, change).await
+    }
+
+    async fn run_stored(&self, request: RunStored) -> Result<BatchStatus, Error> {
+        self.refuse_closed()?;
+        let status = self.pipelines()?.run_stored(request).await?;
+        self.follow(&status).await?;
+        Ok(status)
     }
 }

@@ -3,8 +3,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    tributary_server::cli::main(tributary_server::cli::Cli::parse())
+    tributary_server::cli::main(tributary_server::config::parse_or_exit(std::env::args_os()))
 }

@@ -4,6 +4,7 @@
 mod brief;
 mod cursors;
 mod json_rows;
+mod pipelines;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -24,6 +25,7 @@ use crate::commands::Failed;
 pub(crate) use self::brief::print_brief;
 use self::cursors::{OverrideJson, override_json, override_line};
 pub(crate) use self::cursors::{print_cursors, print_history, print_overrides};
+pub(crate) use self::pipelines::{print_deleted, print_stored, print_stored_list};
 
 /// A progress bar on a terminal; nothing elsewhere.
 pub(crate) struct Progress {

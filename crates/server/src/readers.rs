@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tributary_api::RowStream;
-use tributary_api::timeline::{Error, PlanRequest, ReadRequest, SourcePlan, TableInfo, Timeline};
-use tributary_types::{Code, Retry};
+use tributary_api::timeline::{Error, InstantInfo, PlanRequest, ReadRequest, SourcePlan, TableInfo, Timeline};
+use tributary_types::{Code, InstantTime, Retry};
 
 /// Passes each request to the role it is for.
 #[derive(Clone)]
@@ -38,6 +38,15 @@ impl Readers {
 impl Timeline for Readers {
     async fn describe(&self, url: &str) -> Result<TableInfo, Error> {
         self.for_files(false)?.describe(url).await
+    }
+
+    async fn list_instants(
+        &self,
+        url: &str,
+        before: Option<&InstantTime>,
+        limit: usize,
+    ) -> Result<Vec<InstantInfo>, Error> {
+        self.for_files(false)?.list_instants(url, before, limit).await
     }
 
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
+use tributary_api::pipelines::Pipelines;
 use tributary_api::timeline::Timeline;
 use tributary_api::writer::Writer;
 use tributary_hudi::Stores;
@@ -95,6 +96,8 @@ pub struct Hosted {
     pub writer: Option<Arc<dyn Writer>>,
     /// Runs batches.
     pub coordinator: Option<Arc<dyn Coordinator>>,
+    /// Keeps pipelines: the coordinator again.
+    pub pipelines: Option<Arc<dyn Pipelines>>,
     pub(crate) start_up: StartUp,
 }
 
@@ -156,6 +159,7 @@ impl From<Embedded> for Hosted {
             merge: Some(all.merge),
             writer: Some(all.writer),
             coordinator: Some(all.coordinator),
+            pipelines: Some(all.pipelines),
             start_up: StartUp::default(),
         }
     }
@@ -166,7 +170,7 @@ impl From<Embedded> for Hosted {
 pub struct Parts {
     /// Where tables are.
     pub stores: Arc<dyn Stores>,
-    /// Where the checkpoint role keeps its records.
+    /// Where the checkpoint role keeps its records, and the coordinator its pipelines.
     pub store: Arc<dyn KeyValue>,
     /// The time.
     pub clock: Arc<dyn Clock>,
@@ -218,8 +222,11 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
             merge: merge.ok_or(needs(Role::Coordinator, Role::Merge))?,
         };
         let (stores, clock, entropy) = (Arc::clone(stores), Arc::clone(clock), Arc::clone(entropy));
-        let service = tributary_coordinator::Service::new(roles, stores, clock, entropy, settings.coordinator);
+        let (settings, catalog) = (settings.coordinator, Arc::clone(store));
+        let service =
+            tributary_coordinator::Service::with_catalog(roles, stores, clock, entropy, settings, catalog);
         let service = Arc::new(service);
+        hosted.pipelines = Some(Arc::clone(&service) as Arc<dyn Pipelines>);
         hosted.start_up.coordinator = Some(Arc::clone(&service));
         hosted.coordinator = Some(service);
     }

@@ -23,6 +23,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use tributary_api::coordinator::Coordinator;
+use tributary_api::pipelines::Pipelines;
 use tributary_api::timeline::Timeline;
 use tributary_rpc::{CheckpointServer, CoordinatorServer, FlightServer, MergeServer, TimelineServer, proto};
 use tributary_types::BatchName;
@@ -95,7 +96,8 @@ pub struct Stopped {
 /// Serves the roles of this process. Requests are answered when this returns.
 pub async fn start(hosted: Hosted, options: Options) -> Result<Server, Error> {
     let (stop, stopped) = watch::channel(false);
-    let gate = hosted.coordinator.clone().map(|coordinator| Arc::new(Gate::new(coordinator)));
+    let pipelines = hosted.pipelines.clone();
+    let gate = hosted.coordinator.clone().map(|coordinator| Arc::new(Gate::new(coordinator, pipelines)));
     let readiness = Readiness::default();
     let serves_others = hosted.coordinator.is_none();
     let services = services_of(&hosted);
@@ -142,7 +144,8 @@ fn add_roles(mut routes: Routes, hosted: Hosted, gate: Option<&Arc<Gate>>) -> Ro
     let mut flight = FlightServer::new();
     if let Some(gate) = gate {
         let gated: Arc<dyn Coordinator> = Arc::clone(gate) as Arc<dyn Coordinator>;
-        routes = routes.add_service(CoordinatorServer::new(Arc::clone(&gated)));
+        let pipelines = gate.keeps_pipelines().then(|| Arc::clone(gate) as Arc<dyn Pipelines>);
+        routes = routes.add_service(CoordinatorServer::with_pipelines(Arc::clone(&gated), pipelines));
         flight = flight.with_coordinator(gated);
     }
     if let Some(readers) = hosted.readers() {

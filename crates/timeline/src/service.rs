@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use tributary_api::RowStream;
 use tributary_api::timeline::{
-    Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline, WindowReport,
+    InstantInfo, Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline, WindowReport,
 };
 use tributary_hudi::Stores;
 use tributary_hudi::target::CleanMark;
@@ -197,6 +197,24 @@ impl Timeline for Service {
         let newest = table.writes.last().map_or_else(InstantTime::init, |write| write.completed.clone());
         let schema = schema_as_of(&table, &self.cache, &newest, false).await??;
         Ok(info(&table, schema, table.newest_change(&self.cache).await?))
+    }
+
+    async fn list_instants(
+        &self,
+        url: &str,
+        before: Option<&InstantTime>,
+        limit: usize,
+    ) -> Result<Vec<InstantInfo>, Error> {
+        let table = self.open(url, "the request").await?;
+        let newest = table.timeline.instants().iter().rev();
+        let wanted = newest.filter(|instant| before.is_none_or(|before| instant.requested < *before)).take(limit);
+        Ok(wanted
+            .map(|instant| InstantInfo {
+                requested: instant.requested.clone(),
+                completed: instant.completed.clone(),
+                action: instant.action.as_str().to_string(),
+            })
+            .collect())
     }
 
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use tributary_api::timeline::{
-    Begin, Blocks, Deleted, InstantFact, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Views,
+    Begin, Blocks, Deleted, InstantFact, InstantInfo, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split,
+    TableInfo, Views,
 };
 use tributary_types::{InstantTime, MemoryBudget, SourceName};
 
 use super::{
     Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, instants, json_from_proto, json_to_proto,
-    predicate_from_proto, predicate_to_proto, report_from_proto, report_to_proto, required, schema_from_bytes,
-    schema_to_bytes,
+    optional, predicate_from_proto, predicate_to_proto, report_from_proto, report_to_proto, required, schema_from_bytes,
+    schema_to_bytes, text,
 };
 use crate::proto::timeline as proto;
 
@@ -49,6 +50,21 @@ pub fn table_from_proto(table: proto::Table) -> Result<TableInfo, Malformed> {
         schema: table.schema.map(|bytes| schema_from_bytes(bytes, "schema")).transpose()?,
         newest: table.newest.map(commit_from_proto).transpose().map_err(|e| e.within("newest"))?,
     })
+}
+
+/// An instant for the wire.
+pub fn instant_to_proto(instant: &InstantInfo) -> proto::Instant {
+    proto::Instant {
+        requested: instant.requested.to_string(),
+        completed: text(instant.completed.as_ref()),
+        action: instant.action.clone(),
+    }
+}
+
+/// An instant from the wire.
+pub fn instant_from_proto(instant: proto::Instant) -> Result<InstantInfo, Malformed> {
+    let requested = instant.requested.parse().map_err(|e| Malformed::new("requested", e))?;
+    Ok(InstantInfo { requested, completed: optional(&instant.completed, "completed")?, action: instant.action })
 }
 
 fn commit_to_proto(fact: &InstantFact) -> proto::Commit {

@@ -62,6 +62,14 @@ impl CoordinatorClient {
         self
     }
 
+    pub(super) fn calls(&self) -> CoordinatorServiceClient<Channel> {
+        self.calls.clone()
+    }
+
+    pub(super) fn remote(&self) -> &Remote<Error> {
+        &self.remote
+    }
+
     async fn follow(&self, name: &BatchName) -> Result<Streaming<proto::Batch>, Status> {
         let request = proto::WatchBatchRequest { name: name.to_string() };
         Ok(self.calls.clone().watch_batch(request).await?.into_inner())
@@ -78,12 +86,21 @@ impl Coordinator for CoordinatorClient {
         let (request_id, asked_by) = (request.request.to_string(), request.asked_by);
         let mut calls = self.calls.clone();
         let batch = if request.cursors_only {
-            let message = proto::SetCursorRequest { pipeline, overrides, request_id, validate_only: false, asked_by };
+            let pipeline_name = String::new();
+            let validate_only = false;
+            let message =
+                proto::SetCursorRequest { pipeline, overrides, request_id, validate_only, asked_by, pipeline_name };
             calls.set_cursor(message).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
         } else {
             let allow_empty = request.allow_empty;
-            let message =
-                proto::RunBatchRequest { pipeline, request_id, allow_empty, validate_only: false, asked_by, overrides };
+            let message = proto::RunBatchRequest {
+                pipeline,
+                request_id,
+                allow_empty,
+                asked_by,
+                overrides,
+                ..proto::RunBatchRequest::default()
+            };
             calls.run_batch(message).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
         };
         let batch = required(batch, "batch").map_err(self.remote.unreadable(DOING))?;
@@ -148,7 +165,8 @@ impl Coordinator for CoordinatorClient {
     async fn plan_batch(&self, pipeline: Pipeline, overrides: Vec<Override>) -> Result<PlannedBatch, Error> {
         const DOING: &str = "planning a batch";
         let pipeline = Some(pipeline_to_proto(&pipeline));
-        let request = proto::PlanBatchRequest { pipeline, overrides: overrides_to_proto(&overrides) };
+        let overrides = overrides_to_proto(&overrides);
+        let request = proto::PlanBatchRequest { pipeline, overrides, pipeline_name: String::new() };
         let plan = self.calls.clone().plan_batch(request).await.map_err(self.remote.failed(DOING))?;
         plan_from_proto(plan.into_inner()).map_err(self.remote.unreadable(DOING))
     }

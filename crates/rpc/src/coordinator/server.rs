@@ -3,15 +3,18 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::Stream;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, RunRequest};
+use tributary_api::pipelines::{Pipelines, RunStored};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{BatchName, Override, PipelineName, RequestId, Stage};
 
+use super::pipelines::{Stored, read_pipeline_name};
 use crate::convert::{
     Malformed, batch_to_proto, cursors_to_proto, override_statuses_to_proto, overrides_from_proto, pipeline_from_proto,
     plan_to_proto, required,
@@ -26,16 +29,26 @@ const LARGEST_PAGE: usize = 1000;
 /// Serves a coordinator to [`super::CoordinatorClient`]s.
 pub struct CoordinatorServer {
     coordinator: Arc<dyn Coordinator>,
+    stored: Stored,
 }
 
 impl CoordinatorServer {
     /// The service to add to a server.
     pub fn new(coordinator: Arc<dyn Coordinator>) -> CoordinatorServiceServer<Self> {
-        CoordinatorServiceServer::new(CoordinatorServer { coordinator }).max_decoding_message_size(crate::MESSAGE_LIMIT)
+        Self::with_pipelines(coordinator, None)
+    }
+
+    /// The same, with the pipelines that it keeps.
+    pub fn with_pipelines(
+        coordinator: Arc<dyn Coordinator>,
+        pipelines: Option<Arc<dyn Pipelines>>,
+    ) -> CoordinatorServiceServer<Self> {
+        let server = CoordinatorServer { coordinator, stored: Stored(pipelines) };
+        CoordinatorServiceServer::new(server).max_decoding_message_size(crate::MESSAGE_LIMIT)
     }
 }
 
-fn read_pipeline(pipeline: Option<proto::Pipeline>) -> Result<Pipeline, Status> {
+pub(super) fn read_pipeline(pipeline: Option<proto::Pipeline>) -> Result<Pipeline, Status> {
     let pipeline = required(pipeline, "pipeline").map_err(malformed)?;
     let name = pipeline.name.clone();
     pipeline_from_proto(pipeline).map_err(|e: Malformed| {
@@ -47,8 +60,17 @@ fn read_overrides(overrides: Vec<proto::Override>) -> Result<Vec<Override>, Stat
     overrides_from_proto(overrides).map_err(malformed)
 }
 
-fn read_request(id: String) -> Result<RequestId, Status> {
+pub(super) fn read_request(id: String) -> Result<RequestId, Status> {
     RequestId::new(id).map_err(|e| malformed(Malformed::new("request_id", e)))
+}
+
+/// How many a page has.
+pub(crate) fn page_size(wanted: i32) -> Result<usize, Status> {
+    match usize::try_from(wanted) {
+        Ok(0) => Ok(DEFAULT_PAGE),
+        Ok(size) => Ok(size.min(LARGEST_PAGE)),
+        Err(_) => Err(malformed(Malformed::new("page_size", "is negative"))),
+    }
 }
 
 /// Who asks, with where the request came from.
@@ -74,8 +96,20 @@ impl CoordinatorService for CoordinatorServer {
     ) -> Result<Response<proto::RunBatchResponse>, Status> {
         let from = request.remote_addr();
         let request = request.into_inner();
-        let pipeline = read_pipeline(request.pipeline)?;
         let overrides = read_overrides(request.overrides)?;
+        if !request.pipeline_name.is_empty() && request.pipeline.is_none() && !request.validate_only {
+            let run = RunStored {
+                name: read_pipeline_name(&request.pipeline_name)?,
+                request: read_request(request.request_id)?,
+                allow_empty: request.allow_empty,
+                overrides,
+                cursors_only: false,
+                asked_by: asked_by(request.asked_by, from),
+            };
+            let status = self.stored.keeper()?.run_stored(run).await.map_err(|e| to_status(&e))?;
+            return Ok(Response::new(proto::RunBatchResponse { batch: Some(batch_to_proto(&status)), plan: None }));
+        }
+        let pipeline = self.stored.pipeline_of(request.pipeline, &request.pipeline_name).await?;
         if request.validate_only {
             let plan = self.coordinator.plan_batch(pipeline, overrides).await.map_err(|e| to_status(&e))?;
             return Ok(Response::new(proto::RunBatchResponse { batch: None, plan: Some(plan_to_proto(&plan)) }));
@@ -107,11 +141,7 @@ impl CoordinatorService for CoordinatorServer {
             "" => None,
             name => Some(PipelineName::new(name).map_err(|e| malformed(Malformed::new("pipeline", e)))?),
         };
-        let size = match usize::try_from(request.page_size) {
-            Ok(0) => DEFAULT_PAGE,
-            Ok(size) => size.min(LARGEST_PAGE),
-            Err(_) => return Err(malformed(Malformed::new("page_size", "is negative"))),
-        };
+        let size = page_size(request.page_size)?;
         let all = self.coordinator.list_batches(pipeline.as_ref(), usize::MAX).await.map_err(|e| to_status(&e))?;
         let page = page_after(&all, &request.page_token, size).map_err(malformed)?;
         let last = page.last().zip(all.last()).filter(|(shown, oldest)| shown.name != oldest.name);
@@ -144,7 +174,8 @@ impl CoordinatorService for CoordinatorServer {
         request: Request<proto::PlanBatchRequest>,
     ) -> Result<Response<proto::BatchPlan>, Status> {
         let request = request.into_inner();
-        let (pipeline, overrides) = (read_pipeline(request.pipeline)?, read_overrides(request.overrides)?);
+        let overrides = read_overrides(request.overrides)?;
+        let pipeline = self.stored.pipeline_of(request.pipeline, &request.pipeline_name).await?;
         let plan = self.coordinator.plan_batch(pipeline, overrides).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(plan_to_proto(&plan)))
     }
@@ -155,7 +186,21 @@ impl CoordinatorService for CoordinatorServer {
     ) -> Result<Response<proto::SetCursorResponse>, Status> {
         let from = request.remote_addr();
         let request = request.into_inner();
-        let (pipeline, overrides) = (read_pipeline(request.pipeline)?, read_overrides(request.overrides)?);
+        let overrides = read_overrides(request.overrides)?;
+        if !request.pipeline_name.is_empty() && request.pipeline.is_none() && !request.validate_only {
+            let run = RunStored {
+                name: read_pipeline_name(&request.pipeline_name)?,
+                request: read_request(request.request_id)?,
+                allow_empty: false,
+                overrides,
+                cursors_only: true,
+                asked_by: asked_by(request.asked_by, from),
+            };
+            let status = self.stored.keeper()?.run_stored(run).await.map_err(|e| to_status(&e))?;
+            let batch = Some(batch_to_proto(&status));
+            return Ok(Response::new(proto::SetCursorResponse { batch, overrides: Vec::new() }));
+        }
+        let pipeline = self.stored.pipeline_of(request.pipeline, &request.pipeline_name).await?;
         if request.validate_only {
             let found = self.coordinator.check_overrides(pipeline, overrides).await.map_err(|e| to_status(&e))?;
             let overrides = override_statuses_to_proto(&found);
@@ -180,8 +225,82 @@ impl CoordinatorService for CoordinatorServer {
     ) -> Result<Response<proto::Cursors>, Status> {
         let request = request.into_inner();
         let pipeline = PipelineName::new(request.pipeline).map_err(|e| malformed(Malformed::new("pipeline", e)))?;
-        let found = self.coordinator.get_cursors(&pipeline, &request.target).await.map_err(|e| to_status(&e))?;
+        let target = match request.target {
+            target if !target.is_empty() => target,
+            _ => {
+                let stored = self.stored.keeper()?.get_pipeline(&pipeline).await.map_err(|e| to_status(&e))?;
+                stored.pipeline.target.path
+            }
+        };
+        let found = self.coordinator.get_cursors(&pipeline, &target).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(cursors_to_proto(found.as_ref())))
+    }
+
+    async fn wait_batch(&self, request: Request<proto::WaitBatchRequest>) -> Result<Response<proto::Batch>, Status> {
+        let request = request.into_inner();
+        let name = read_name(request.name)?;
+        let limit = request.timeout.map(Duration::try_from).transpose();
+        let limit = limit.map_err(|e| malformed(Malformed::new("timeout", e)))?;
+        let mut watch = self.coordinator.watch_batch(&name).await.map_err(|e| to_status(&e))?;
+        let over = watch.wait_for(|status| status.outcome.is_some());
+        // One that nobody changes any more, or that is not over in time, is answered as it is.
+        match limit {
+            Some(limit) => drop(tokio::time::timeout(limit, over).await),
+            None => drop(over.await),
+        }
+        let status = watch.borrow().clone();
+        Ok(Response::new(batch_to_proto(&status)))
+    }
+
+    async fn create_pipeline(
+        &self,
+        request: Request<proto::CreatePipelineRequest>,
+    ) -> Result<Response<proto::StoredPipeline>, Status> {
+        Ok(Response::new(self.stored.create(request.into_inner()).await?))
+    }
+
+    async fn update_pipeline(
+        &self,
+        request: Request<proto::UpdatePipelineRequest>,
+    ) -> Result<Response<proto::StoredPipeline>, Status> {
+        Ok(Response::new(self.stored.update(request.into_inner()).await?))
+    }
+
+    async fn get_pipeline(
+        &self,
+        request: Request<proto::GetPipelineRequest>,
+    ) -> Result<Response<proto::StoredPipeline>, Status> {
+        Ok(Response::new(self.stored.get(request.into_inner()).await?))
+    }
+
+    async fn list_pipelines(
+        &self,
+        request: Request<proto::ListPipelinesRequest>,
+    ) -> Result<Response<proto::ListPipelinesResponse>, Status> {
+        Ok(Response::new(self.stored.list(request.into_inner()).await?))
+    }
+
+    async fn delete_pipeline(
+        &self,
+        request: Request<proto::DeletePipelineRequest>,
+    ) -> Result<Response<()>, Status> {
+        Ok(Response::new(self.stored.delete(request.into_inner()).await?))
+    }
+
+    async fn pause_pipeline(
+        &self,
+        request: Request<proto::PausePipelineRequest>,
+    ) -> Result<Response<proto::StoredPipeline>, Status> {
+        let proto::PausePipelineRequest { name, etag, request_id } = request.into_inner();
+        Ok(Response::new(self.stored.pause(&name, true, etag, request_id).await?))
+    }
+
+    async fn resume_pipeline(
+        &self,
+        request: Request<proto::ResumePipelineRequest>,
+    ) -> Result<Response<proto::StoredPipeline>, Status> {
+        let proto::ResumePipelineRequest { name, etag, request_id } = request.into_inner();
+        Ok(Response::new(self.stored.pause(&name, false, etag, request_id).await?))
     }
 }
 

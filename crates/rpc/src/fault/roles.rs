@@ -148,6 +148,12 @@ role_error! { coordinator::Error, "coordinator":
     "REQUEST_REUSED" => RequestReused { request }
     "REQUEST_EXPIRED" => Expired { request, oldest }
     "CANCELLED" => Cancelled {}
+    "PIPELINE_NOT_FOUND" => NoPipeline { name }
+    "PIPELINE_EXISTS" => PipelineExists { name }
+    "PIPELINE_PAUSED" => Paused { name }
+    "PIPELINE_CHANGED" => PipelineChanged { name, expected, found }
+    "REQUEST_TAKEN" => RequestTaken { request }
+    "CATALOG_UNAVAILABLE" => Catalog { doing; source }
     "BATCH_LOST" => Lost { what }
     "TARGET_MISMATCH" => Target { url, what }
     "BINDING_CHANGED" => Binding { instant }

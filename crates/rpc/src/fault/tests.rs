@@ -139,6 +139,12 @@ fn coordinator_errors() -> Vec<coordinator::Error> {
         E::RequestReused { request: RequestId::new("r").unwrap() },
         E::Expired { request: RequestId::new("r").unwrap(), oldest: RequestId::new("o").unwrap() },
         E::Cancelled,
+        E::NoPipeline { name: s("p") },
+        E::PipelineExists { name: PipelineName::new("p").unwrap() },
+        E::Paused { name: PipelineName::new("p").unwrap() },
+        E::PipelineChanged { name: PipelineName::new("p").unwrap(), expected: s("1"), found: s("2") },
+        E::RequestTaken { request: RequestId::new("r").unwrap() },
+        E::Catalog { doing: s("writing"), source: boxed() },
         E::Lost { what: s("it panicked") },
         E::Target { url: s("/t"), what: s("w") },
         E::Binding { instant: instant() },
@@ -239,6 +245,14 @@ fn the_grpc_code_says_what_kind_it_is_to_clients_that_know_no_details() {
     assert_eq!(to_status(&none).code(), tonic::Code::NotFound);
     let reused = coordinator::Error::RequestReused { request: RequestId::new("r").unwrap() };
     assert_eq!(to_status(&reused).code(), tonic::Code::AlreadyExists);
+    let paused = coordinator::Error::Paused { name: PipelineName::new("p").unwrap() };
+    assert_eq!(to_status(&paused).code(), tonic::Code::FailedPrecondition);
+    let changed = coordinator::Error::PipelineChanged {
+        name: PipelineName::new("p").unwrap(),
+        expected: s("1"),
+        found: s("2"),
+    };
+    assert_eq!(to_status(&changed).code(), tonic::Code::Aborted);
     for code in Code::ALL {
         let other = timeline::Error::Other { code: *code, retry: Retry::Never, message: s("m") };
         assert_eq!(code_of_grpc(to_status(&other).code()), *code);
@@ -289,4 +303,21 @@ fn details_of_another_kind_are_ignored() {
     let status = Status::with_details(tonic::Code::NotFound, "m", Bytes::from_static(b"\xff\xff\xff"));
     let arrived: coordinator::Error = from_status(status, s("getting"), Call::Repeatable);
     assert_eq!(arrived.code(), Code::NotFound);
+}
+
+#[test]
+fn clients_of_any_kind_are_told_when_the_same_request_may_be_sent_again() {
+    let kinds = |error: &coordinator::Error| {
+        let details = RpcStatus::decode(to_status(error).details()).unwrap().details;
+        let kind = |any: &prost_types::Any| any.type_url.strip_prefix(TYPE_PREFIX).unwrap().to_string();
+        details.iter().map(kind).collect::<Vec<_>>()
+    };
+    let again = coordinator::Error::Timeout { limit: s("1h") };
+    assert_eq!(kinds(&again), [INFO_TYPE, FAULT_TYPE, RETRY_TYPE]);
+    assert_eq!(kinds(&coordinator::Error::Cancelled), [INFO_TYPE, FAULT_TYPE]);
+    let details = RpcStatus::decode(to_status(&again).details()).unwrap().details;
+    let info = ErrorInfo::decode(details[0].value.as_slice()).unwrap();
+    assert_eq!((info.reason.as_str(), info.metadata["retry"].as_str()), ("TIMEOUT", "Again"));
+    let delay = RetryInfo::decode(details[2].value.as_slice()).unwrap().retry_delay.unwrap();
+    assert_eq!((delay.seconds, delay.nanos), (1, 0));
 }

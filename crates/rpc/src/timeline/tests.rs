@@ -171,6 +171,20 @@ impl Timeline for Memory {
         }
     }
 
+    async fn list_instants(
+        &self,
+        _: &str,
+        before: Option<&InstantTime>,
+        limit: usize,
+    ) -> Result<Vec<InstantInfo>, Error> {
+        let all = (1..=5).rev().map(|n| InstantInfo {
+            requested: instant(&format!("2025060618282619{n}")),
+            completed: (n < 5).then(|| instant(&format!("2025060618282620{n}"))),
+            action: "commit".to_string(),
+        });
+        Ok(all.filter(|one| before.is_none_or(|before| one.requested < *before)).take(limit).collect())
+    }
+
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {
         self.asked.lock().unwrap().push(format!("{request:?}"));
         Ok(plan())
@@ -193,6 +207,7 @@ impl Timeline for Memory {
 }
 
 behaviours! {
+    instants_are_listed_newest_first_from_any_on,
     a_table_is_described_with_its_schema,
     a_table_without_a_schema_has_none,
     a_table_that_is_not_there_is_named,
@@ -351,5 +366,36 @@ async fn a_role_that_is_not_there_is_named_and_asking_again_is_safe() {
         assert!(matches!(refused, Error::Unreachable { .. }), "{refused:?}");
         assert_eq!(refused.retry(), Retry::Again);
         assert!(refused.to_string().contains("http://127.0.0.1:1"), "{refused}");
+    }
+}
+
+async fn instants_are_listed_newest_first_from_any_on(pair: Pair) {
+    let timeline = pair.role;
+    let all = timeline.list_instants("/t", None, 10).await.unwrap();
+    assert_eq!(all.len(), 5);
+    assert!(all[0].completed.is_none() && all[1].completed.is_some() && all[0].requested > all[1].requested);
+    assert_eq!(timeline.list_instants("/t", None, 2).await.unwrap(), all[..2]);
+    assert_eq!(timeline.list_instants("/t", Some(&all[1].requested), 10).await.unwrap(), all[2..]);
+}
+
+#[tokio::test]
+async fn pages_of_instants_follow_each_other_and_wrong_ones_are_refused() {
+    let timeline: Arc<dyn Timeline> = Arc::new(Memory::default());
+    let channel = connect(Routes::new(TimelineServer::new(timeline)));
+    let mut calls = TimelineServiceClient::new(channel);
+    let (mut seen, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let request = proto::ListInstantsRequest { url: "/t".to_string(), page_size: 2, page_token };
+        let page = calls.list_instants(request).await.unwrap().into_inner();
+        seen.push(page.instants.len());
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(seen, [2, 2, 1]);
+    for (page_size, page_token) in [(-1, ""), (2, "nope")] {
+        let request = proto::ListInstantsRequest { page_size, page_token: page_token.to_string(), ..Default::default() };
+        assert_eq!(calls.list_instants(request).await.unwrap_err().code(), tonic::Code::InvalidArgument);
     }
 }

@@ -70,6 +70,7 @@ pub struct OverrideArgs {
 #[derive(Debug, Subcommand)]
 pub enum CursorsCommand {
     /// Show the cursors in the target's newest commit.
+    #[command(after_help = "Examples:\n  tributary cursors get --pipeline orders.toml\n  tributary cursors get --pipeline orders.toml --output json")]
     Get {
         /// Which pipeline.
         #[command(flatten)]
@@ -82,6 +83,7 @@ pub enum CursorsCommand {
         output: Output,
     },
     /// Set cursors, in a commit of their own without rows; the next batch goes on from there.
+    #[command(after_help = "Examples:\n  tributary cursors set orders=requested:20250606182826197 --pipeline orders.toml --dry-run")]
     Set {
         /// `SOURCE=PLACE`, as `run --override` takes it.
         #[arg(required = true, value_parser = parse_override)]
@@ -91,6 +93,7 @@ pub enum CursorsCommand {
         how: SetArgs,
     },
     /// Set cursors back to where the pipeline's `start` says.
+    #[command(after_help = "Examples:\n  tributary cursors reset orders --pipeline orders.toml")]
     Reset {
         /// The sources.
         #[arg(required = true, value_parser = parse_source)]
@@ -100,6 +103,7 @@ pub enum CursorsCommand {
         how: SetArgs,
     },
     /// Show what the last batches did to the cursors, newest first.
+    #[command(after_help = "Examples:\n  tributary cursors history --pipeline orders.toml --server http://127.0.0.1:7373")]
     History {
         /// Which pipeline.
         #[command(flatten)]

@@ -6,11 +6,16 @@ use std::sync::Arc;
 
 use tributary_hudi::Stores;
 
+use crate::bench::latency::{self, Latency};
 use crate::bench::planning::{self, Planning};
 use crate::bench::{self, Plan, Ratio};
 use crate::cli::{BenchArgs, Output};
 use crate::commands::{Failed, roles};
 use crate::output;
+
+/// Batches of each pipeline whose times are measured.
+const ROUNDS: usize = 3;
+const LARGEST_GIANT: usize = 200_000;
 
 /// Runs the command; answers the exit code: 1 when a ratio or its memory is over its bound.
 pub async fn bench(args: BenchArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
@@ -27,6 +32,14 @@ pub async fn bench(args: BenchArgs, stores: Arc<dyn Stores>) -> Result<u8, Faile
         return finish(&args, &directory, measured);
     }
     let roles = roles(None, stores)?;
+    if args.latency {
+        // A giant among small ones, not one that fills the machine.
+        let plan = latency::Plan { pipelines: args.pipelines, rows: args.rows.min(LARGEST_GIANT), rounds: ROUNDS };
+        let measured = latency::run(&roles, &directory, &plan).await.map_err(|e| fail(e.to_string()));
+        remove(&args, &directory);
+        print_latencies(&measured?, args.output);
+        return Ok(0);
+    }
     let parallelism = std::thread::available_parallelism().map_or(2, usize::from);
     let plan = Plan { rows: args.rows, runs: args.runs, parallelism };
     let measured = bench::run(&roles, &directory, &plan).await.map_err(|e| fail(e.to_string()));
@@ -34,14 +47,31 @@ pub async fn bench(args: BenchArgs, stores: Arc<dyn Stores>) -> Result<u8, Faile
 }
 
 fn finish(args: &BenchArgs, directory: &Path, measured: Result<Vec<Ratio>, Failed>) -> Result<u8, Failed> {
-    if args.dir.is_none() {
-        // A directory of our own making; what stays in it is only disk space.
-        let _ = std::fs::remove_dir_all(directory);
-    }
+    remove(args, directory);
     let ratios = measured?;
     print(&ratios, args.output);
     let holds = if args.memory_only { Ratio::holds_memory } else { Ratio::holds };
     Ok(u8::from(!ratios.iter().all(holds)))
+}
+
+/// Removes a directory of our own making; what stays in it is only disk space.
+fn remove(args: &BenchArgs, directory: &std::path::Path) {
+    if args.dir.is_none() {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+}
+
+fn print_latencies(latencies: &[Latency], output: Output) {
+    for latency in latencies {
+        let Latency { kind, batches, waited_millis: [w50, w95, w100], took_millis: [t50, t95, t100] } = latency;
+        match output {
+            Output::Json => output::print_json(latency),
+            Output::Text => println!(
+                "{kind:<7}  {batches} batches: waited {w50} ms (95 of 100 within {w95}, all within {w100}), took {t50} ms (95 \
+                 of 100 within {t95}, all within {t100})"
+            ),
+        }
+    }
 }
 
 fn print(ratios: &[Ratio], output: Output) {

@@ -11,7 +11,7 @@ use tributary_rpc::{CheckpointClient, MergeClient, TimelineClient, WriterClient,
 use tributary_types::pipeline::Span;
 
 use crate::cli::ServeArgs;
-use crate::commands::{Failed, parts, stop_signal};
+use crate::commands::{Failed, parts_of, stop_signal};
 use crate::embedded::Settings;
 use crate::peers::Peer;
 use crate::roles::{Elsewhere, Hosted, Role, host};
@@ -64,12 +64,12 @@ async fn prepare(
     };
     let metrics = telemetry::record_metrics();
     let (elsewhere, peers) = elsewhere(args)?;
-    let keeps_records = args.roles.contains(&Role::Checkpoint);
-    if keeps_records && args.data_dir.is_none() {
-        tracing::warn!("no --data-dir is given: the history of batches ends with this process");
+    let remembers = [Role::Checkpoint, Role::Coordinator].into_iter().find(|role| args.roles.contains(role));
+    if remembers.is_some() && args.data_dir.is_none() {
+        tracing::warn!("no --data-dir is given: the history of batches and stored pipelines end with this process");
     }
-    let directory = args.data_dir.as_deref().filter(|_| keeps_records);
-    let parts = parts(directory, stores)?;
+    let directory = args.data_dir.as_deref().filter(|_| remembers.is_some());
+    let parts = parts_of(directory, remembers.unwrap_or(Role::Checkpoint), stores)?;
     let mut settings = Settings { transforms, ..Settings::default() };
     settings.coordinator.batches_at_once = args.max_batches as usize;
     settings.coordinator.memory = args.memory.map(|memory| memory.0);
