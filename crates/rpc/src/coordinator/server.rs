@@ -17,6 +17,7 @@ use crate::convert::{
     plan_to_proto, required,
 };
 use crate::fault::{malformed, to_status};
+use crate::guard::Caller;
 use crate::proto::coordinator as proto;
 use proto::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
 
@@ -51,9 +52,11 @@ fn read_request(id: String) -> Result<RequestId, Status> {
     RequestId::new(id).map_err(|e| malformed(Malformed::new("request_id", e)))
 }
 
-/// Who asks, with where the request came from.
-fn asked_by(who: String, from: Option<std::net::SocketAddr>) -> String {
-    match from {
+/// Who asks, with whom the server knows it as, and where the request came from.
+fn asked_by<T>(who: String, request: &Request<T>) -> String {
+    let known = request.extensions().get::<Caller>();
+    let who = known.map_or(who.clone(), |caller| format!("{who} as {}", caller.0.name).trim_start().to_string());
+    match request.remote_addr() {
         Some(address) => format!("{who} from {}", address.ip()).trim_start().to_string(),
         None => who,
     }
@@ -72,7 +75,7 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<proto::RunBatchRequest>,
     ) -> Result<Response<proto::RunBatchResponse>, Status> {
-        let from = request.remote_addr();
+        let asked_by = asked_by(request.get_ref().asked_by.clone(), &request);
         let request = request.into_inner();
         let pipeline = read_pipeline(request.pipeline)?;
         let overrides = read_overrides(request.overrides)?;
@@ -86,7 +89,7 @@ impl CoordinatorService for CoordinatorServer {
             allow_empty: request.allow_empty,
             overrides,
             cursors_only: false,
-            asked_by: asked_by(request.asked_by, from),
+            asked_by,
         };
         let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(proto::RunBatchResponse { batch: Some(batch_to_proto(&status)), plan: None }))
@@ -153,7 +156,7 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<proto::SetCursorRequest>,
     ) -> Result<Response<proto::SetCursorResponse>, Status> {
-        let from = request.remote_addr();
+        let asked_by = asked_by(request.get_ref().asked_by.clone(), &request);
         let request = request.into_inner();
         let (pipeline, overrides) = (read_pipeline(request.pipeline)?, read_overrides(request.overrides)?);
         if request.validate_only {
@@ -167,7 +170,7 @@ impl CoordinatorService for CoordinatorServer {
             allow_empty: false,
             overrides,
             cursors_only: true,
-            asked_by: asked_by(request.asked_by, from),
+            asked_by,
         };
         let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
         let batch = Some(batch_to_proto(&status));
