@@ -13,6 +13,7 @@ use tributary_types::pipeline::{ByteSize, Span};
 
 use crate::commands;
 use crate::roles::Role;
+use crate::security::{self, ClientSecurity, ServeSecurity};
 use crate::telemetry;
 
 pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
@@ -38,6 +39,9 @@ pub struct Cli {
     /// answer is given up after at most twice this time.
     #[arg(long, global = true, default_value = "30s", env = "TRIBUTARY_STORE_TIMEOUT", value_parser = parse_store_timeout)]
     pub store_timeout: Span,
+    /// How servers are called.
+    #[command(flatten)]
+    pub security: ClientSecurity,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -206,7 +210,7 @@ pub struct ServeArgs {
     /// Where the writer role is, when it does not run here.
     #[arg(long)]
     pub writer_address: Option<String>,
-    /// Listen where other machines can reach it, although nothing is encrypted and nobody is asked who they are.
+    /// Listen where other machines can reach it, although nothing is encrypted or nobody is asked who they are.
     #[arg(long)]
     pub insecure: bool,
     /// Directory that keeps the history of batches; without it the history ends with the process.
@@ -222,6 +226,9 @@ pub struct ServeArgs {
     /// by itself runs alone.
     #[arg(long, value_parser = parse_size)]
     pub memory: Option<ByteSize>,
+    /// What it lets in.
+    #[command(flatten)]
+    pub security: ServeSecurity,
 }
 
 /// Which server to ask.
@@ -334,14 +341,17 @@ pub fn main(cli: Cli) -> ExitCode {
     };
     let settings = StoreSettings { timeout: cli.store_timeout.0 };
     let stores: Arc<dyn Stores> = Arc::new(SystemStores::with_settings(settings));
+    let client = cli.security;
     let result = runtime.block_on(async {
+        let dial = security::client(&client, |name| std::env::var(name).ok());
+        let dial = dial.map_err(|message| commands::Failed { message, exit_code: 2 })?;
         match cli.command {
-            Command::Run(args) => commands::run::run(args, stores).await,
-            Command::Plan(args) => commands::plan::plan(args, stores).await,
+            Command::Run(args) => commands::run::run(args, stores, &dial).await,
+            Command::Plan(args) => commands::plan::plan(args, stores, &dial).await,
             Command::Table(command) => commands::table::table(command, stores).await,
-            Command::Serve(args) => commands::serve::serve(args, stores).await,
-            Command::Batches(command) => commands::batches::batches(command).await,
-            Command::Cursors(command) => commands::cursors::cursors(command, stores).await,
+            Command::Serve(args) => commands::serve::serve(args, &client, stores).await,
+            Command::Batches(command) => commands::batches::batches(command, &dial).await,
+            Command::Cursors(command) => commands::cursors::cursors(command, stores, &dial).await,
             Command::Bench(args) => commands::bench::bench(args, stores).await,
         }
     });

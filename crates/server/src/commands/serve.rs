@@ -4,24 +4,25 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tonic::transport::Channel;
 use tributary_hudi::Stores;
-use tributary_rpc::{CheckpointClient, MergeClient, TimelineClient, WriterClient, connect_lazily};
+use tributary_rpc::{Channel, CheckpointClient, Dial, MergeClient, TimelineClient, WriterClient, connect_with};
 use tributary_types::pipeline::Span;
+use tributary_types::{SystemClock, SystemEntropy};
 
 use crate::cli::ServeArgs;
 use crate::commands::{Failed, parts, stop_signal};
 use crate::embedded::Settings;
 use crate::peers::Peer;
 use crate::roles::{Elsewhere, Hosted, Role, host};
+use crate::security::{self, ClientSecurity, FencedStores, Plan, Security};
 use crate::serve::{self, Options, Server};
 use crate::telemetry;
 
 /// Runs the command; answers the exit code.
-pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
-    let (hosted, options) = prepare(&args, stores).await?;
+pub async fn serve(args: ServeArgs, client: &ClientSecurity, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+    let (hosted, options, security) = prepare(&args, client, stores).await?;
     let starting = hosted.clone();
-    let mut server = serve::start(hosted, options).await.map_err(|e| Failed::new(&e, 1))?;
+    let mut server = serve::start_secured(hosted, options, security).await.map_err(|e| Failed::new(&e, 1))?;
     println!("listening on {}", server.address());
     if let Some(address) = server.http_address() {
         println!("http on {address}");
@@ -40,36 +41,33 @@ pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>) -> Result<u8, Faile
 }
 
 /// The roles, and where to serve them.
-async fn prepare(args: &ServeArgs, stores: Arc<dyn Stores>) -> Result<(Hosted, Options), Failed> {
+async fn prepare(
+    args: &ServeArgs,
+    client: &ClientSecurity,
+    stores: Arc<dyn Stores>,
+) -> Result<(Hosted, Options, Security), Failed> {
     let listen = resolve("--listen", &args.listen).await?;
-    if !listen.ip().is_loopback() && !args.insecure {
-        return Err(Failed {
-            message: format!(
-                "--listen {}: other machines can reach this address, and the server neither encrypts nor asks who \
-                 calls, so anybody there could read and write every table it can. Listen on 127.0.0.1, or add \
-                 --insecure if the network in front of it takes care of that",
-                args.listen
-            ),
-            exit_code: 2,
-        });
-    }
     let http = match &args.http_listen {
         Some(address) => Some(resolve("--http-listen", address).await?),
         None => None,
     };
+    let plan = Plan { listen, http, roles: &args.roles, insecure: args.insecure };
+    let (clock, environment) = (Arc::new(SystemClock), |name: &str| std::env::var(name).ok());
+    let secured = security::server(client, &args.security, &plan, clock, &SystemEntropy, environment);
+    let secured = secured.map_err(|message| Failed { message, exit_code: 2 })?;
     let metrics = telemetry::record_metrics();
-    let (elsewhere, peers) = elsewhere(args)?;
+    let (elsewhere, peers) = elsewhere(args, &secured.dial)?;
     let keeps_records = args.roles.contains(&Role::Checkpoint);
     if keeps_records && args.data_dir.is_none() {
         tracing::warn!("no --data-dir is given: the history of batches ends with this process");
     }
     let directory = args.data_dir.as_deref().filter(|_| keeps_records);
-    let parts = parts(directory, stores)?;
+    let parts = parts(directory, FencedStores::around(stores, secured.prefixes))?;
     let mut settings = Settings::default();
     settings.coordinator.batches_at_once = args.max_batches as usize;
     settings.coordinator.memory = args.memory.map(|memory| memory.0);
     let hosted = host(&args.roles, &elsewhere, &parts, settings).map_err(|e| Failed::new(&e, 2))?;
-    Ok((hosted, Options { listen, http, metrics, peers }))
+    Ok((hosted, Options { listen, http, metrics, peers }, secured.security))
 }
 
 /// Stops a server that was told to; answers the exit code.
@@ -94,7 +92,7 @@ async fn stop(server: Server, drain: Span) -> Result<u8, Failed> {
 
 /// Adapters over the addresses that are given, and whom to ask whether they serve. One for a role that runs here would
 /// never be called.
-fn elsewhere(args: &ServeArgs) -> Result<(Elsewhere, Vec<Peer>), Failed> {
+fn elsewhere(args: &ServeArgs, dial: &Dial) -> Result<(Elsewhere, Vec<Peer>), Failed> {
     let mut peers = Vec::new();
     let mut channel = |role: Role, address: &Option<String>| -> Result<Option<(Channel, String)>, Failed> {
         let Some(address) = address else { return Ok(None) };
@@ -103,7 +101,7 @@ fn elsewhere(args: &ServeArgs) -> Result<(Elsewhere, Vec<Peer>), Failed> {
             let message = format!("the role `{name}` runs here: leave it out of --roles, or drop --{name}-address");
             return Err(Failed { message, exit_code: 2 });
         }
-        let channel = connect_lazily(address).map_err(|e| Failed::new(&e, 2))?;
+        let channel = connect_with(address, dial).map_err(|e| Failed::new(&e, 2))?;
         peers.push(Peer { role, address: address.clone(), channel: channel.clone() });
         Ok(Some((channel, format!("the {} role, {address}", role.as_str()))))
     };
