@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tributary_api::checkpoint::{
     BatchRecord, Checkpoints, CommitFound, Error, KnownCursor, LegacyCheckpoint, Resolved,
 };
 use tributary_types::{PipelineName, RequestId, SourceName};
 
+use crate::channel::Channel;
 use crate::convert::{
     Malformed, commit_found_from_proto, commit_found_to_proto, count, known_cursors_from_proto, known_cursors_to_proto,
     legacy_from_proto, legacy_to_proto, record_from_proto, record_to_proto, required, resolved_from_proto,

@@ -108,6 +108,19 @@ pub(crate) fn malformed(message: impl fmt::Display) -> Status {
     })
 }
 
+/// The status of a request that was refused before any role saw it.
+pub(crate) fn denied(denied: &tributary_security::Denied) -> Status {
+    use tributary_types::Fault as _;
+    encode(common::Fault {
+        role: "rpc".to_string(),
+        reason: denied.reason().to_string(),
+        code: denied.code().to_wire(),
+        retry: denied.retry().to_wire(),
+        message: cut(&denied.to_string()),
+        ..common::Fault::default()
+    })
+}
+
 /// The error that `status` stands for. `doing` says what was being attempted, and where.
 pub(crate) fn from_status<E: RoleError>(status: Status, doing: String, call: Call) -> E {
     if let Some(fault) = fault_of(&status) {
@@ -349,6 +362,8 @@ fn grpc_code(fault: &common::Fault) -> tonic::Code {
         Code::Unsupported => tonic::Code::Unimplemented,
         Code::Cancelled => tonic::Code::Cancelled,
         Code::Internal => tonic::Code::Internal,
+        Code::Unauthenticated => tonic::Code::Unauthenticated,
+        Code::Denied => tonic::Code::PermissionDenied,
     }
 }
 
@@ -365,6 +380,8 @@ fn code_of_grpc(code: tonic::Code) -> Code {
         tonic::Code::DataLoss => Code::Corrupt,
         tonic::Code::Unimplemented => Code::Unsupported,
         tonic::Code::Cancelled => Code::Cancelled,
+        tonic::Code::Unauthenticated => Code::Unauthenticated,
+        tonic::Code::PermissionDenied => Code::Denied,
         _ => Code::Internal,
     }
 }

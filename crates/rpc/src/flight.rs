@@ -18,7 +18,7 @@ pub use server::FlightServer;
 pub(crate) use rows::{cut_stream, decoded_rows, encoder_error, read_rows, send_rows};
 
 /// Begins a descriptor or a ticket of a batch.
-const BATCH_PREFIX: &str = "batch:";
+pub(crate) const BATCH_PREFIX: &str = "batch:";
 /// Begins a ticket of a split; what follows is an encoded `tributary.timeline.v1.ReadRequest`.
 pub(crate) const SPLIT_PREFIX: &[u8] = b"split:";
 /// Path of a `DoPut` that stages rows.

@@ -9,6 +9,7 @@
 //! A role that does not answer is an `Unreachable` error of that role. Row data never travels inside a control
 //! message.
 
+pub mod accept;
 pub mod channel;
 pub mod checkpoint;
 pub mod convert;
@@ -16,6 +17,7 @@ pub mod coordinator;
 pub mod described;
 pub mod fault;
 pub mod flight;
+pub mod guard;
 pub mod merge;
 pub mod proto;
 pub mod timeline;
@@ -24,10 +26,12 @@ pub mod writer;
 mod link;
 mod remote;
 
-pub use channel::{AddressError, connect_lazily};
+pub use accept::{AcceptLimits, Incoming};
+pub use channel::{AddressError, Channel, Dial, connect_lazily, connect_with};
 pub use checkpoint::{CheckpointClient, CheckpointServer};
 pub use coordinator::{CoordinatorClient, CoordinatorServer};
 pub use flight::FlightServer;
+pub use guard::{Caller, Guard, GuardLimits};
 pub use link::Link;
 pub use merge::{MergeClient, MergeServer};
 pub use timeline::{TimelineClient, TimelineServer};

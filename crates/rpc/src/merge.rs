@@ -14,12 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tributary_api::StopSource;
 use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, Merged};
 use tributary_types::{Code, Retry, SourceName};
 
+use crate::channel::Channel;
 use crate::convert::{
     bound_from_proto, bound_to_proto, check_from_proto, check_to_proto, checked_from_proto, checked_to_proto, count,
     merge_from_proto, merge_to_proto, merged_from_proto, merged_to_proto, source_name,

@@ -13,7 +13,7 @@ use futures::StreamExt;
 use hyper_util::rt::TokioIo;
 use tokio::sync::{mpsc, watch};
 use tonic::service::Routes;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{Endpoint, Server};
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::coordinator::{
     BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest, SourceStatus,
@@ -23,6 +23,7 @@ use tributary_api::{RowError, RowStream};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{BatchName, Checkpoint, Outcome, Override, PipelineName, SourceName, Stage, Window};
 
+use crate::channel::Channel;
 use crate::convert::tests::status;
 
 /// Runs each behaviour of a role twice: on the role of `direct()`, and on the one of `remote()` behind the wire. Both
@@ -55,7 +56,7 @@ pub(crate) fn connect(routes: Routes) -> Channel {
     });
     tokio::spawn(Server::builder().add_routes(routes).serve_with_incoming(incoming));
     let endpoint = crate::channel::configure(Endpoint::from_static("http://in-memory"));
-    endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
+    Channel::from(endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
         let accept = accept.clone();
         async move {
             let (client, server) = tokio::io::duplex(64 << 10);
@@ -63,7 +64,7 @@ pub(crate) fn connect(routes: Routes) -> Channel {
             sent.map_err(|_| std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "the server is gone"))?;
             Ok::<_, std::io::Error>(TokioIo::new(client))
         }
-    }))
+    })))
 }
 
 /// Runs "batches" that only change their state. What pulling one gives depends on the pipeline's name.

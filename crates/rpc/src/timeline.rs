@@ -7,12 +7,12 @@ use arrow_flight::Ticket;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use async_trait::async_trait;
 use prost::Message;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tributary_api::RowStream;
 use tributary_api::timeline::{Error, InstantInfo, PlanRequest, ReadRequest, SourcePlan, TableInfo, Timeline};
 use tributary_types::InstantTime;
 
+use crate::channel::Channel;
 use crate::convert::{
     instant_from_proto, instant_to_proto, optional, read_to_proto, source_plan_from_proto, source_plan_to_proto, table_from_proto, table_to_proto,
     window_request_from_proto, window_request_to_proto,

@@ -24,12 +24,12 @@ use async_trait::async_trait;
 use futures::{Stream, StreamExt, TryStreamExt};
 use prost::Message;
 use tokio::sync::oneshot;
-use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use tributary_api::writer::{Error, StageRequest, Staged, Writer};
 use tributary_api::{RowError, RowStream, Stop, StopSource, boxed_error};
 use tributary_types::{Code, Retry};
 
+use crate::channel::Channel;
 use crate::convert::{
     Malformed, count, required, stage_from_proto, stage_to_proto, staged_from_proto, staged_to_proto,
 };

@@ -15,6 +15,7 @@ use tributary_types::pipeline::{ByteSize, Span};
 
 use crate::commands;
 use crate::roles::Role;
+use crate::security::{self, ClientSecurity, ServeSecurity};
 use crate::telemetry;
 
 pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
@@ -45,6 +46,9 @@ pub struct Cli {
     /// answer is given up after at most twice this time.
     #[arg(long, global = true, default_value = "30s", env = "TRIBUTARY_STORE_TIMEOUT", value_parser = parse_store_timeout)]
     pub store_timeout: Span,
+    /// How servers are called.
+    #[command(flatten)]
+    pub security: ClientSecurity,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -252,7 +256,7 @@ pub struct ServeArgs {
     /// Print the settings that would be used, as a file with their origins, and exit. Secrets are not shown.
     #[arg(long)]
     pub print_config: bool,
-    /// Listen where other machines can reach it, although nothing is encrypted and nobody is asked who they are.
+    /// Listen where other machines can reach it, although nothing is encrypted or nobody is asked who they are.
     #[arg(long)]
     pub insecure: bool,
     /// Directory that keeps the history of batches; without it the history ends with the process.
@@ -268,6 +272,9 @@ pub struct ServeArgs {
     /// by itself runs alone.
     #[arg(long, value_parser = parse_size)]
     pub memory: Option<ByteSize>,
+    /// What it lets in.
+    #[command(flatten)]
+    pub security: ServeSecurity,
 }
 
 /// Which server to ask.
@@ -390,15 +397,18 @@ pub fn main_with(cli: Cli, transforms: Transforms) -> ExitCode {
     };
     let settings = StoreSettings { timeout: cli.store_timeout.0 };
     let stores: Arc<dyn Stores> = Arc::new(SystemStores::with_settings(settings));
+    let client = cli.security;
     let result = runtime.block_on(async {
+        let dial = security::client(&client, |name| std::env::var(name).ok());
+        let dial = dial.map_err(|message| commands::Failed { message, exit_code: 2 })?;
         match cli.command {
-            Command::Run(args) => commands::run::run(args, stores, transforms).await,
-            Command::Plan(args) => commands::plan::plan(args, stores, transforms).await,
+            Command::Run(args) => commands::run::run(args, stores, transforms, &dial).await,
+            Command::Plan(args) => commands::plan::plan(args, stores, transforms, &dial).await,
             Command::Table(command) => commands::table::table(command, stores).await,
-            Command::Serve(args) => commands::serve::serve(args, stores, transforms).await,
-            Command::Pipelines(command) => commands::pipelines::pipelines(command).await,
-            Command::Batches(command) => commands::batches::batches(command).await,
-            Command::Cursors(command) => commands::cursors::cursors(command, stores).await,
+            Command::Serve(args) => commands::serve::serve(args, &client, stores, transforms).await,
+            Command::Pipelines(command) => commands::pipelines::pipelines(command, &dial).await,
+            Command::Batches(command) => commands::batches::batches(command, &dial).await,
+            Command::Cursors(command) => commands::cursors::cursors(command, stores, &dial).await,
             Command::Bench(args) => commands::bench::bench(args, stores).await,
             Command::Completion { shell } => {
                 clap_complete::generate(shell, &mut Cli::command(), "tributary", &mut std::io::stdout());

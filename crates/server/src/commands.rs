@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tributary_api::coordinator::{self, Coordinator};
 use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
-use tributary_rpc::{CoordinatorClient, Link, connect_lazily};
+use tributary_rpc::{CoordinatorClient, Dial, Link};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{Override, SystemClock, SystemEntropy, with_causes};
 
@@ -132,21 +132,22 @@ pub(crate) fn coordinator(
     server: Option<&str>,
     data: Option<&Path>,
     stores: Arc<dyn Stores>,
+    dial: &Dial,
 ) -> Result<Arc<dyn Coordinator>, Failed> {
     match server {
-        Some(address) => connect(address),
+        Some(address) => connect(address, dial),
         None => Ok(roles(data, stores)?.coordinator),
     }
 }
 
 /// The coordinator at `address`. Connects with the first call.
-pub(crate) fn connect(address: &str) -> Result<Arc<dyn Coordinator>, Failed> {
-    connect_with(address, Arc::new(ServerNews::new(address)))
+pub(crate) fn connect(address: &str, dial: &Dial) -> Result<Arc<dyn Coordinator>, Failed> {
+    connect_with(address, dial, Arc::new(ServerNews::new(address)))
 }
 
 /// The same, telling `link` when a batch that is followed cannot be, and when it can again.
-pub(crate) fn connect_with(address: &str, link: Arc<dyn Link>) -> Result<Arc<dyn Coordinator>, Failed> {
-    let channel = connect_lazily(address).map_err(|e| Failed::new(&e, 2))?;
+pub(crate) fn connect_with(address: &str, dial: &Dial, link: Arc<dyn Link>) -> Result<Arc<dyn Coordinator>, Failed> {
+    let channel = tributary_rpc::connect_with(address, dial).map_err(|e| Failed::new(&e, 2))?;
     Ok(Arc::new(CoordinatorClient::new(channel, address).with_link(link)))
 }
 

@@ -12,6 +12,7 @@ pub mod peers;
 pub mod pipeline_file;
 pub mod properties_file;
 pub mod roles;
+pub mod security;
 pub mod serve;
 pub mod telemetry;
 

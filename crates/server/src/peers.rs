@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tonic::transport::Channel;
 use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tributary_rpc::Channel;
 
 use crate::http::Readiness;
 use crate::roles::Role;

@@ -18,23 +18,25 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use tributary_api::coordinator::Coordinator;
 use tributary_api::pipelines::Pipelines;
 use tributary_api::timeline::Timeline;
-use tributary_rpc::{CheckpointServer, CoordinatorServer, FlightServer, MergeServer, TimelineServer, proto};
+use tributary_rpc::{CheckpointServer, CoordinatorServer, FlightServer, Incoming, MergeServer, TimelineServer, proto};
 use tributary_types::BatchName;
 
 use crate::gate::Gate;
 use crate::http::{self, Readiness};
 use crate::peers::{Peer, Probing};
 use crate::roles::{Hosted, Role};
+use crate::security::Security;
 
 /// Time that open connections have to end by themselves once nothing runs any more.
 const CLOSING: Duration = Duration::from_secs(2);
+/// Bytes of the headers of a request. A token of an issuer has a few thousand.
+const HEADER_LIMIT: u32 = 32 << 10;
 const COORDINATOR_SERVICE: &str = "tributary.coordinator.v1.CoordinatorService";
 pub(crate) const FLIGHT_SERVICE: &str = "arrow.flight.protocol.FlightService";
 
@@ -93,8 +95,14 @@ pub struct Stopped {
     pub unfinished: Vec<BatchName>,
 }
 
-/// Serves the roles of this process. Requests are answered when this returns.
+/// Serves the roles of this process without asking anybody who they are. Requests are answered when this returns.
 pub async fn start(hosted: Hosted, options: Options) -> Result<Server, Error> {
+    start_secured(hosted, options, Security::default()).await
+}
+
+/// The same behind what `security` says.
+pub async fn start_secured(hosted: Hosted, options: Options, security: Security) -> Result<Server, Error> {
+    tributary_security::metrics::register();
     let (stop, stopped) = watch::channel(false);
     let pipelines = hosted.pipelines.clone();
     let gate = hosted.coordinator.clone().map(|coordinator| Arc::new(Gate::new(coordinator, pipelines)));
@@ -109,15 +117,16 @@ pub async fn start(hosted: Hosted, options: Options) -> Result<Server, Error> {
     let routes = add_roles(routes, hosted, gate.as_ref());
 
     let (address, listener) = bind(options.listen).await?;
-    let grpc = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+    let incoming = Incoming::new(listener, security.tls.clone(), security.accept);
+    let grpc = builder(&security)
+        .layer(security.guard.clone())
         .add_routes(routes)
-        .serve_with_incoming_shutdown(listener, told(stopped.clone()));
+        .serve_with_incoming_shutdown(incoming, told(stopped.clone()));
     let grpc = tokio::spawn(grpc);
     let (http_address, http) = match options.http {
         None => (None, None),
         Some(wanted) => {
-            let (address, serving) = serve_http(wanted, &readiness, options.metrics, stopped).await?;
+            let (address, serving) = serve_http(wanted, &readiness, options.metrics, &security, stopped).await?;
             (Some(address), Some(serving))
         }
     };
@@ -170,14 +179,16 @@ async fn serve_http(
     wanted: SocketAddr,
     readiness: &Readiness,
     metrics: Option<PrometheusHandle>,
+    security: &Security,
     stopped: watch::Receiver<bool>,
 ) -> Result<(SocketAddr, Serving), Error> {
     let (address, listener) = bind(wanted).await?;
     let routes = Routes::from(http::routes(readiness.clone(), metrics));
-    let serving = tonic::transport::Server::builder()
+    let incoming = Incoming::new(listener, security.http_tls.clone(), security.accept);
+    let serving = builder(security)
         .accept_http1(true)
         .add_routes(routes)
-        .serve_with_incoming_shutdown(listener, told(stopped));
+        .serve_with_incoming_shutdown(incoming, told(stopped));
     Ok((address, tokio::spawn(serving)))
 }
 
@@ -202,11 +213,23 @@ pub(crate) fn service_of(role: Role) -> Option<&'static str> {
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpIncoming), Error> {
+/// The limits of every port.
+fn builder(security: &Security) -> tonic::transport::Server {
+    let builder = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .http2_max_header_list_size(HEADER_LIMIT)
+        .max_concurrent_streams(security.streams);
+    match security.age {
+        Some(age) => builder.max_connection_age(age),
+        None => builder,
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), Error> {
     let fail = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(fail)?;
     let bound = listener.local_addr().map_err(fail)?;
-    Ok((bound, TcpIncoming::from(listener).with_nodelay(Some(true))))
+    Ok((bound, listener))
 }
 
 async fn told(mut stopped: watch::Receiver<bool>) {

@@ -55,6 +55,7 @@ pub fn record_metrics() -> Option<PrometheusHandle> {
 pub fn documented() -> Vec<(&'static str, &'static str)> {
     let roles = [
         HELP.as_slice(),
+        tributary_security::metrics::HELP.as_slice(),
         tributary_coordinator::metrics::HELP.as_slice(),
         tributary_coordinator::source_metrics::HELP.as_slice(),
         tributary_timeline::metrics::HELP.as_slice(),

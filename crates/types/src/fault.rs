@@ -31,6 +31,10 @@ pub enum Code {
     Cancelled,
     /// A bug of ours.
     Internal,
+    /// Nothing that the caller sent says who it is.
+    Unauthenticated,
+    /// Who the caller is does not allow it.
+    Denied,
 }
 
 /// What the caller should do next.

@@ -54,7 +54,7 @@ wire_enums! {
     Stage = coordinator::Stage { Pending, Resolve, Plan, Begin, Merge, Commit, Publish, Done }
     Code = common::Code {
         Invalid, NotFound, Exists, Conflict, Fenced, Unavailable, Timeout, Overloaded, Corrupt, Unsupported, Cancelled,
-        Internal
+        Internal, Unauthenticated, Denied
     }
     Retry = common::Retry { Never, Again, Rebase, ReadBack }
     Zone = timeline::Zone { Local, Utc }

@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_flight::Ticket;
+use arrow_flight::FlightDescriptor;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use async_trait::async_trait;
 use tokio::sync::watch;
-use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::coordinator::{
@@ -17,6 +16,7 @@ use tributary_api::coordinator::{
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{BatchName, Override, PipelineName, Stage, with_causes};
 
+use crate::channel::Channel;
 use crate::convert::{
     batch_from_proto, cursors_from_proto, override_statuses_from_proto, overrides_to_proto, pipeline_to_proto,
     plan_from_proto, required,
@@ -200,7 +200,11 @@ impl Coordinator for CoordinatorClient {
     async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error> {
         const DOING: &str = "pulling a batch";
         let status = self.get_batch(name).await?;
-        let ticket = Ticket::new(batch_ticket(name));
+        let flight = FlightDescriptor::new_path(vec![batch_ticket(name)]);
+        let info = self.flight.clone().get_flight_info(flight).await.map_err(self.remote.failed(DOING))?.into_inner();
+        // The ticket may be signed, for this caller and for a while only.
+        let ticket = info.endpoint.into_iter().next().and_then(|endpoint| endpoint.ticket);
+        let ticket = required(ticket, "ticket").map_err(self.remote.unreadable(DOING))?;
         let data = self.flight.clone().do_get(ticket).await.map_err(self.remote.failed(DOING))?;
         let (schema, rows) =
             read_rows(data.into_inner(), self.remote.at(DOING)).await.map_err(self.remote.failed(DOING))?;

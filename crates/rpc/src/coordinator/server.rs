@@ -20,6 +20,7 @@ use crate::convert::{
     plan_to_proto, required,
 };
 use crate::fault::{malformed, to_status};
+use crate::guard::Caller;
 use crate::proto::coordinator as proto;
 use proto::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
 
@@ -73,9 +74,11 @@ pub(crate) fn page_size(wanted: i32) -> Result<usize, Status> {
     }
 }
 
-/// Who asks, with where the request came from.
-fn asked_by(who: String, from: Option<std::net::SocketAddr>) -> String {
-    match from {
+/// Who asks, with whom the server knows it as, and where the request came from.
+fn asked_by<T>(who: String, request: &Request<T>) -> String {
+    let known = request.extensions().get::<Caller>();
+    let who = known.map_or(who.clone(), |caller| format!("{who} as {}", caller.0.name).trim_start().to_string());
+    match request.remote_addr() {
         Some(address) => format!("{who} from {}", address.ip()).trim_start().to_string(),
         None => who,
     }
@@ -94,7 +97,7 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<proto::RunBatchRequest>,
     ) -> Result<Response<proto::RunBatchResponse>, Status> {
-        let from = request.remote_addr();
+        let asked_by = asked_by(request.get_ref().asked_by.clone(), &request);
         let request = request.into_inner();
         let overrides = read_overrides(request.overrides)?;
         if !request.pipeline_name.is_empty() && request.pipeline.is_none() && !request.validate_only {
@@ -104,7 +107,7 @@ impl CoordinatorService for CoordinatorServer {
                 allow_empty: request.allow_empty,
                 overrides,
                 cursors_only: false,
-                asked_by: asked_by(request.asked_by, from),
+                asked_by: asked_by.clone(),
             };
             let status = self.stored.keeper()?.run_stored(run).await.map_err(|e| to_status(&e))?;
             return Ok(Response::new(proto::RunBatchResponse { batch: Some(batch_to_proto(&status)), plan: None }));
@@ -120,7 +123,7 @@ impl CoordinatorService for CoordinatorServer {
             allow_empty: request.allow_empty,
             overrides,
             cursors_only: false,
-            asked_by: asked_by(request.asked_by, from),
+            asked_by,
         };
         let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(proto::RunBatchResponse { batch: Some(batch_to_proto(&status)), plan: None }))
@@ -184,7 +187,7 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<proto::SetCursorRequest>,
     ) -> Result<Response<proto::SetCursorResponse>, Status> {
-        let from = request.remote_addr();
+        let asked_by = asked_by(request.get_ref().asked_by.clone(), &request);
         let request = request.into_inner();
         let overrides = read_overrides(request.overrides)?;
         if !request.pipeline_name.is_empty() && request.pipeline.is_none() && !request.validate_only {
@@ -194,7 +197,7 @@ impl CoordinatorService for CoordinatorServer {
                 allow_empty: false,
                 overrides,
                 cursors_only: true,
-                asked_by: asked_by(request.asked_by, from),
+                asked_by: asked_by.clone(),
             };
             let status = self.stored.keeper()?.run_stored(run).await.map_err(|e| to_status(&e))?;
             let batch = Some(batch_to_proto(&status));
@@ -212,7 +215,7 @@ impl CoordinatorService for CoordinatorServer {
             allow_empty: false,
             overrides,
             cursors_only: true,
-            asked_by: asked_by(request.asked_by, from),
+            asked_by,
         };
         let status = self.coordinator.run_batch(run).await.map_err(|e| to_status(&e))?;
         let batch = Some(batch_to_proto(&status));

@@ -8,6 +8,7 @@ use std::path::Path;
 use arrow::ipc::writer::FileWriter;
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::coordinator::OpenedBatch;
+use tributary_rpc::Dial;
 use tributary_types::{BatchName, Fault, Outcome, PipelineName};
 
 use crate::cli::{BatchesCommand, Output, PullArgs};
@@ -15,11 +16,11 @@ use crate::commands::{Failed, connect};
 use crate::output::{self, Progress};
 
 /// Runs the command; answers the exit code.
-pub async fn batches(command: BatchesCommand) -> Result<u8, Failed> {
+pub async fn batches(command: BatchesCommand, dial: &Dial) -> Result<u8, Failed> {
     match command {
         BatchesCommand::List { server, pipeline, limit, output } => {
             let pipeline = pipeline.map(PipelineName::new).transpose().map_err(|e| Failed::new(&e, 2))?;
-            let found = connect(&server.server)?.list_batches(pipeline.as_ref(), limit).await?;
+            let found = connect(&server.server, dial)?.list_batches(pipeline.as_ref(), limit).await?;
             output::print_batches(&found, output);
             if found.is_empty() {
                 // Not on standard output, which has one line for each batch.
@@ -28,18 +29,18 @@ pub async fn batches(command: BatchesCommand) -> Result<u8, Failed> {
             Ok(0)
         }
         BatchesCommand::Get { name, server, output } => {
-            let status = connect(&server.server)?.get_batch(&batch_name(name)?).await?;
+            let status = connect(&server.server, dial)?.get_batch(&batch_name(name)?).await?;
             output::print_batch(&status, output);
             Ok(0)
         }
         BatchesCommand::Watch { name, server, output } => {
-            let coordinator = connect(&server.server)?;
+            let coordinator = connect(&server.server, dial)?;
             let ended = output::follow(coordinator.as_ref(), &batch_name(name)?, Progress::new(output)).await?;
             output::print_batch(&ended, output);
             Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code())
         }
         BatchesCommand::Cancel { name, server, output } => {
-            let coordinator = connect(&server.server)?;
+            let coordinator = connect(&server.server, dial)?;
             let name = batch_name(name)?;
             coordinator.cancel_batch(&name).await?;
             let ended = output::follow(coordinator.as_ref(), &name, Progress::new(output)).await?;
@@ -52,7 +53,7 @@ pub async fn batches(command: BatchesCommand) -> Result<u8, Failed> {
                 }
             }
         }
-        BatchesCommand::Pull(args) => pull(args).await,
+        BatchesCommand::Pull(args) => pull(args, dial).await,
     }
 }
 
@@ -67,12 +68,12 @@ fn batch_name(name: String) -> Result<BatchName, Failed> {
     BatchName::new(name).map_err(|e| Failed::new(&e, 2))
 }
 
-async fn pull(args: PullArgs) -> Result<u8, Failed> {
+async fn pull(args: PullArgs, dial: &Dial) -> Result<u8, Failed> {
     let name = batch_name(args.name)?;
     if let Some(to) = &args.to {
         check_format(to)?;
     }
-    let opened = connect(&args.server.server)?.open_batch(&name).await?;
+    let opened = connect(&args.server.server, dial)?.open_batch(&name).await?;
     let rows = match &args.to {
         Some(to) => write_file(opened, to).await?,
         None => print(opened, args.output, args.limit).await?,

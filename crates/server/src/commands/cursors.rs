@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tributary_api::coordinator::RunRequest;
 use tributary_hudi::Stores;
+use tributary_rpc::Dial;
 use tributary_types::{Outcome, Override, OverrideTo, SourceName};
 
 use crate::cli::{CursorsCommand, JobArgs, Output, OverrideArgs, SetArgs};
@@ -14,34 +15,34 @@ use crate::commands::{Failed, Job, coordinator, load_job};
 use crate::output::{self, Progress};
 
 /// Runs the command; answers the exit code.
-pub async fn cursors(command: CursorsCommand, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+pub async fn cursors(command: CursorsCommand, stores: Arc<dyn Stores>, dial: &Dial) -> Result<u8, Failed> {
     match command {
         CursorsCommand::Get { job, server, output } => {
             let Job { pipeline, .. } = load_job(&job, &OverrideArgs::default())?;
-            let coordinator = coordinator(server.as_deref(), None, stores)?;
+            let coordinator = coordinator(server.as_deref(), None, stores, dial)?;
             let found = coordinator.get_cursors(&pipeline.name, &pipeline.target.path).await?;
             output::print_cursors(&pipeline, found.as_ref(), output);
             Ok(0)
         }
-        CursorsCommand::Set { cursors, how } => set(cursors, how, stores).await,
+        CursorsCommand::Set { cursors, how } => set(cursors, how, stores, dial).await,
         CursorsCommand::Reset { sources, how } => {
             let reset = |source: SourceName| Override { source: Some(source), to: OverrideTo::Start, token: None };
-            set(sources.into_iter().map(reset).collect(), how, stores).await
+            set(sources.into_iter().map(reset).collect(), how, stores, dial).await
         }
         CursorsCommand::History { job, server, data_dir, limit, output } => {
-            history(&job, server.as_deref(), data_dir.as_deref(), limit, output, stores).await
+            history(&job, server.as_deref(), data_dir.as_deref(), limit, output, stores, dial).await
         }
     }
 }
 
-async fn set(cursors: Vec<Override>, how: SetArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
+async fn set(cursors: Vec<Override>, how: SetArgs, stores: Arc<dyn Stores>, dial: &Dial) -> Result<u8, Failed> {
     let Job { pipeline, overrides } = load_job(&how.job, &OverrideArgs::default())?;
     if !overrides.is_empty() {
         let message = "the properties set cursors too (`--checkpoint`, `tributary.override.…`): leave them out here";
         return Err(Failed { message: message.to_string(), exit_code: 2 });
     }
     let request = request_id(how.request_id.as_deref())?;
-    let coordinator = coordinator(how.server.as_deref(), how.data_dir.as_deref(), stores)?;
+    let coordinator = coordinator(how.server.as_deref(), how.data_dir.as_deref(), stores, dial)?;
     if how.dry_run {
         let found = coordinator.check_overrides(pipeline, cursors).await?;
         output::print_overrides(&found, how.output);
@@ -68,6 +69,7 @@ async fn history(
     limit: usize,
     output: Output,
     stores: Arc<dyn Stores>,
+    dial: &Dial,
 ) -> Result<u8, Failed> {
     if server.is_none() && data.is_none() {
         let message = "the history of batches is kept by a server, or below a data directory: say which with --server or \
@@ -75,7 +77,7 @@ async fn history(
         return Err(Failed { message: message.to_string(), exit_code: 2 });
     }
     let Job { pipeline, .. } = load_job(job, &OverrideArgs::default())?;
-    let found = coordinator(server, data, stores)?.list_batches(Some(&pipeline.name), limit).await?;
+    let found = coordinator(server, data, stores, dial)?.list_batches(Some(&pipeline.name), limit).await?;
     output::print_history(&found, output);
     if found.is_empty() {
         eprintln!("no batches of pipeline `{}` are remembered", pipeline.name);

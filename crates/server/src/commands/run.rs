@@ -8,7 +8,7 @@ use std::time::Duration;
 use tributary_api::coordinator::{self, BatchStatus, Coordinator, RunRequest};
 use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
-use tributary_rpc::Link;
+use tributary_rpc::{Dial, Link};
 use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{Output, RunArgs};
@@ -20,12 +20,17 @@ use crate::output::{self, Progress};
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Runs the command; answers the exit code.
-pub async fn run(args: RunArgs, stores: Arc<dyn Stores>, transforms: Transforms) -> Result<u8, Failed> {
+pub async fn run(
+    args: RunArgs,
+    stores: Arc<dyn Stores>,
+    transforms: Transforms,
+    dial: &Dial,
+) -> Result<u8, Failed> {
     let Job { pipeline, overrides } = load_job(&args.job, &args.overrides)?;
     let request = request_id(args.request_id.as_deref())?;
     let news = args.server.as_deref().map(|server| Arc::new(ServerNews::new(server)));
     let coordinator = match (&args.server, &news) {
-        (Some(server), Some(news)) => commands::connect_with(server, Arc::clone(news) as Arc<dyn Link>)?,
+        (Some(server), Some(news)) => commands::connect_with(server, dial, Arc::clone(news) as Arc<dyn Link>)?,
         _ => commands::roles_with(args.data_dir.as_deref(), stores, transforms)?.coordinator,
     };
     let runner = Runner {

@@ -4,25 +4,31 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tonic::transport::Channel;
 use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
-use tributary_rpc::{CheckpointClient, MergeClient, TimelineClient, WriterClient, connect_lazily};
+use tributary_rpc::{Channel, CheckpointClient, Dial, MergeClient, TimelineClient, WriterClient, connect_with};
 use tributary_types::pipeline::Span;
+use tributary_types::{SystemClock, SystemEntropy};
 
 use crate::cli::ServeArgs;
 use crate::commands::{Failed, parts_of, stop_signal};
 use crate::embedded::Settings;
 use crate::peers::Peer;
 use crate::roles::{Elsewhere, Hosted, Role, host};
+use crate::security::{self, ClientSecurity, FencedStores, Plan, Security};
 use crate::serve::{self, Options, Server};
 use crate::telemetry;
 
 /// Runs the command; answers the exit code.
-pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>, transforms: Transforms) -> Result<u8, Failed> {
-    let (hosted, options) = prepare(&args, stores, transforms).await?;
+pub async fn serve(
+    args: ServeArgs,
+    client: &ClientSecurity,
+    stores: Arc<dyn Stores>,
+    transforms: Transforms,
+) -> Result<u8, Failed> {
+    let (hosted, options, security) = prepare(&args, client, stores, transforms).await?;
     let starting = hosted.clone();
-    let mut server = serve::start(hosted, options).await.map_err(|e| Failed::new(&e, 1))?;
+    let mut server = serve::start_secured(hosted, options, security).await.map_err(|e| Failed::new(&e, 1))?;
     println!("listening on {}", server.address());
     if let Some(address) = server.http_address() {
         println!("http on {address}");
@@ -43,38 +49,32 @@ pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>, transforms: Transfo
 /// The roles, and where to serve them.
 async fn prepare(
     args: &ServeArgs,
+    client: &ClientSecurity,
     stores: Arc<dyn Stores>,
     transforms: Transforms,
-) -> Result<(Hosted, Options), Failed> {
+) -> Result<(Hosted, Options, Security), Failed> {
     let listen = resolve("--listen", &args.listen).await?;
-    if !listen.ip().is_loopback() && !args.insecure {
-        return Err(Failed {
-            message: format!(
-                "--listen {}: other machines can reach this address, and the server neither encrypts nor asks who \
-                 calls, so anybody there could read and write every table it can. Listen on 127.0.0.1, or add \
-                 --insecure if the network in front of it takes care of that",
-                args.listen
-            ),
-            exit_code: 2,
-        });
-    }
     let http = match &args.http_listen {
         Some(address) => Some(resolve("--http-listen", address).await?),
         None => None,
     };
+    let plan = Plan { listen, http, roles: &args.roles, insecure: args.insecure };
+    let (clock, environment) = (Arc::new(SystemClock), |name: &str| std::env::var(name).ok());
+    let secured = security::server(client, &args.security, &plan, clock, &SystemEntropy, environment);
+    let secured = secured.map_err(|message| Failed { message, exit_code: 2 })?;
     let metrics = telemetry::record_metrics();
-    let (elsewhere, peers) = elsewhere(args)?;
+    let (elsewhere, peers) = elsewhere(args, &secured.dial)?;
     let remembers = [Role::Checkpoint, Role::Coordinator].into_iter().find(|role| args.roles.contains(role));
     if remembers.is_some() && args.data_dir.is_none() {
         tracing::warn!("no --data-dir is given: the history of batches and stored pipelines end with this process");
     }
     let directory = args.data_dir.as_deref().filter(|_| remembers.is_some());
-    let parts = parts_of(directory, remembers.unwrap_or(Role::Checkpoint), stores)?;
+    let parts = parts_of(directory, remembers.unwrap_or(Role::Checkpoint), FencedStores::around(stores, secured.prefixes))?;
     let mut settings = Settings { transforms, ..Settings::default() };
     settings.coordinator.batches_at_once = args.max_batches as usize;
     settings.coordinator.memory = args.memory.map(|memory| memory.0);
     let hosted = host(&args.roles, &elsewhere, &parts, settings).map_err(|e| Failed::new(&e, 2))?;
-    Ok((hosted, Options { listen, http, metrics, peers }))
+    Ok((hosted, Options { listen, http, metrics, peers }, secured.security))
 }
 
 /// Stops a server that was told to; answers the exit code.
@@ -99,7 +99,7 @@ async fn stop(server: Server, drain: Span) -> Result<u8, Failed> {
 
 /// Adapters over the addresses that are given, and whom to ask whether they serve. One for a role that runs here would
 /// never be called.
-fn elsewhere(args: &ServeArgs) -> Result<(Elsewhere, Vec<Peer>), Failed> {
+fn elsewhere(args: &ServeArgs, dial: &Dial) -> Result<(Elsewhere, Vec<Peer>), Failed> {
     let mut peers = Vec::new();
     let mut channel = |role: Role, address: &Option<String>| -> Result<Option<(Channel, String)>, Failed> {
         let Some(address) = address else { return Ok(None) };
@@ -108,7 +108,7 @@ fn elsewhere(args: &ServeArgs) -> Result<(Elsewhere, Vec<Peer>), Failed> {
             let message = format!("the role `{name}` runs here: leave it out of --roles, or drop --{name}-address");
             return Err(Failed { message, exit_code: 2 });
         }
-        let channel = connect_lazily(address).map_err(|e| Failed::new(&e, 2))?;
+        let channel = connect_with(address, dial).map_err(|e| Failed::new(&e, 2))?;
         peers.push(Peer { role, address: address.clone(), channel: channel.clone() });
         Ok(Some((channel, format!("the {} role, {address}", role.as_str()))))
     };

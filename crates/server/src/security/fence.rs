@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Stores of allowed locations only. Every table and directory is opened through it, whichever way its location came in.
+
+use std::sync::Arc;
+
+use tributary_hudi::{Error, Result, Storage, Stores};
+use tributary_security::Prefixes;
+
+/// Opens what lies within the prefixes.
+pub struct FencedStores {
+    stores: Arc<dyn Stores>,
+    prefixes: Prefixes,
+}
+
+impl FencedStores {
+    /// The same stores, within the prefixes.
+    pub fn around(stores: Arc<dyn Stores>, prefixes: Prefixes) -> Arc<dyn Stores> {
+        match prefixes.is_empty() {
+            true => stores,
+            false => Arc::new(FencedStores { stores, prefixes }),
+        }
+    }
+}
+
+impl Stores for FencedStores {
+    fn open(&self, url: &str) -> Result<Storage> {
+        self.prefixes.check(url).map_err(|refused| Error::Location { url: refused.url, detail: refused.why })?;
+        self.stores.open(url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_hudi::SystemStores;
+
+    use super::*;
+
+    #[test]
+    fn a_location_outside_of_the_prefixes_is_not_opened() {
+        let lake = tempfile::tempdir().unwrap();
+        let inside = lake.path().join("orders").display().to_string();
+        let prefixes = Prefixes::new(&[lake.path().display().to_string()]).unwrap();
+        let stores = FencedStores::around(Arc::new(SystemStores::new()), prefixes);
+        assert_eq!(stores.open(&inside).unwrap().url(), inside);
+        let refused = stores.open("/etc").unwrap_err().to_string();
+        assert!(refused.contains("`/etc` is not a table location") && refused.contains("--allow-url-prefix"), "{refused}");
+    }
+}
