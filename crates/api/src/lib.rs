@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod coordinator;
 pub mod merge;
 pub mod predicate;
+pub mod pulls;
 pub mod timeline;
 pub mod writer;
 

@@ -30,6 +30,7 @@ mod operators;
 mod overrides;
 mod plan;
 mod pull;
+mod pulls;
 mod registry;
 mod remains;
 mod report;

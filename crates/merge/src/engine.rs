@@ -34,6 +34,7 @@ use crate::memory::{MERGE_FAN_IN, QueryPool};
 use crate::output;
 use crate::placeholders::{RESULT, Reference, bind_result};
 use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
+use crate::query::Changes;
 use crate::relation::{RelationTable, Source};
 use crate::sandbox;
 use crate::script::{self, Script};
@@ -87,6 +88,8 @@ pub(crate) struct Job {
     pub(crate) limits: MergeLimits,
     /// What `now()` is, milliseconds since the epoch.
     pub(crate) now_millis: i64,
+    /// What makes it a query of a puller, whose result need not be one that a table could hold.
+    pub(crate) query: Option<Changes>,
 }
 
 /// What plans jobs. Holds nothing of any of them.
@@ -130,7 +133,10 @@ impl Engine {
     async fn plan_here(&self, job: &Job, joins: Joins) -> Result<Attempt, Error> {
         let settings = self.settings.as_ref();
         let casing = Casing::of(job.sources.iter().map(|(_, schema)| schema.as_ref()));
-        let script = script::parse(&job.text, casing, settings)?;
+        let mut script = script::parse(&job.text, casing, settings)?;
+        if let Some(changes) = &job.query {
+            changes.apply(&mut script, settings)?;
+        }
         let pool = Arc::new(QueryPool::new(job.limits.budget.clone(), settings.query_share_percent));
         let shape = fit(pool.share(), joins, job.limits.parallelism, settings.batch_rows);
         let mut state = self.session(job, config(shape, joins, reads_messages(job)), &pool)?;
@@ -140,7 +146,10 @@ impl Engine {
         for (number, step) in job.then.iter().enumerate() {
             planned = self.plan_step(&state, planned, step).map_err(|error| in_step(error, number + 2))?;
         }
-        let (normalised, schema) = output::normalise(planned)?;
+        let (normalised, schema) = match job.query {
+            None => output::normalise(planned)?,
+            Some(_) => output::show(planned)?,
+        };
         let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
         let physical = state
             .query_planner()

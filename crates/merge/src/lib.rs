@@ -30,6 +30,7 @@ mod placeholders;
 mod planner;
 mod predicate;
 mod queries;
+mod query;
 mod relation;
 mod sandbox;
 mod scan;

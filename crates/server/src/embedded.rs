@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
+use tributary_api::pulls::Pulls;
 use tributary_api::timeline::Timeline;
 use tributary_api::writer::Writer;
 use tributary_hudi::Stores;
@@ -30,6 +31,8 @@ pub struct Embedded {
     pub writer: Arc<dyn Writer>,
     /// Runs batches.
     pub coordinator: Arc<dyn Coordinator>,
+    /// Answers pulls; `None` where the coordinator is in another process, which answers them itself.
+    pub pulls: Option<Arc<dyn Pulls>>,
 }
 
 /// Settings of every role.
@@ -75,6 +78,7 @@ pub fn embed(
         merge: hosted.merge.expect(HERE),
         writer: hosted.writer.expect(HERE),
         coordinator: hosted.coordinator.expect(HERE),
+        pulls: hosted.pulls,
     }
 }
 

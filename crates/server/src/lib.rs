@@ -19,3 +19,4 @@ mod http;
 mod news;
 mod output;
 pub mod readers;
+mod replicas;

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
+use tributary_api::pulls::Pulls;
 use tributary_api::timeline::Timeline;
 use tributary_api::writer::Writer;
 use tributary_hudi::Stores;
@@ -95,6 +96,8 @@ pub struct Hosted {
     pub writer: Option<Arc<dyn Writer>>,
     /// Runs batches.
     pub coordinator: Option<Arc<dyn Coordinator>>,
+    /// Answers pulls; the coordinator role does.
+    pub pulls: Option<Arc<dyn Pulls>>,
     pub(crate) start_up: StartUp,
 }
 
@@ -156,6 +159,7 @@ impl From<Embedded> for Hosted {
             merge: Some(all.merge),
             writer: Some(all.writer),
             coordinator: Some(all.coordinator),
+            pulls: all.pulls,
             start_up: StartUp::default(),
         }
     }
@@ -220,6 +224,7 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
         let service = tributary_coordinator::Service::new(roles, stores, clock, entropy, settings.coordinator);
         let service = Arc::new(service);
         hosted.start_up.coordinator = Some(Arc::clone(&service));
+        hosted.pulls = Some(Arc::clone(&service) as Arc<dyn Pulls>);
         hosted.coordinator = Some(service);
     }
     Ok(hosted)

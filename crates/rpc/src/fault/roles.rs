@@ -163,6 +163,7 @@ role_error! { coordinator::Error, "coordinator":
     "WRITER_CONFLICT" => WriterConflict { url, instant, action, what }
     "COMMIT_UNKNOWN" => Unknown { url, instant; source }
     "BATCH_GONE" => Gone { name, what }
+    "FLIGHT_NOT_FOUND" => NoFlight { name, what }
     "TIMEOUT" => Timeout { limit }
     "STORE_UNAVAILABLE" => Store { url, doing; source }
     "ROLE_UNREACHABLE" => Unreachable { doing; source }
