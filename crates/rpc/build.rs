@@ -8,7 +8,7 @@ use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from("../../proto");
-    let files = ["common", "coordinator", "timeline", "checkpoint", "merge", "writer"]
+    let files = ["common", "coordinator", "timeline", "checkpoint", "merge", "writer", "flight"]
         .map(|role| format!("tributary/{role}/v1/{role}.proto"));
     println!("cargo:rerun-if-changed={}", root.display());
     let descriptors = protox::compile(files, [&root])?;

@@ -143,7 +143,13 @@ async fn a_batch_that_commits_is_not_cancelled_any_more() {
 async fn on_the_command_line_cancelling_succeeds_and_following_exits_as_a_cancelled_run() {
     let (lake, pipeline) = lake().await;
     let (roles, hold) = held(".parquet", SOON);
-    let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() };
+    let options = Options {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        http: None,
+        metrics: None,
+        peers: Vec::new(),
+        pulls: Default::default(),
+    };
     let server = tributary_server::serve::start(Hosted::from(roles.clone()), options).await.unwrap();
     let at = || ServerArgs { server: format!("http://{}", server.address()) };
     let (name, output) = (start(&roles, &pipeline, "r").await.to_string(), Output::Json);

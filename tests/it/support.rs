@@ -133,7 +133,13 @@ pub(crate) fn roles_of(
 pub(crate) fn spread(parts: Parts, settings: Settings) -> Embedded {
     let start = |role: Role, elsewhere: &Elsewhere| {
         let hosted = host(&[role], elsewhere, &parts, settings.clone()).unwrap();
-        let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() };
+        let options = Options {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            http: None,
+            metrics: None,
+            peers: Vec::new(),
+            pulls: Default::default(),
+        };
         let starting = tributary_server::serve::start(hosted, options);
         let server = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(starting)).unwrap();
         let url = format!("http://{}", server.address());
@@ -162,7 +168,7 @@ pub(crate) fn spread(parts: Parts, settings: Settings) -> Embedded {
     let (channel, url) = start(Role::Coordinator, &elsewhere);
     let coordinator = Arc::new(CoordinatorClient::new(channel, url));
     let pipelines = Arc::clone(&coordinator) as Arc<dyn tributary_api::pipelines::Pipelines>;
-    Embedded { timeline, sources, checkpoints, merge, writer, coordinator, pipelines }
+    Embedded { timeline, sources, checkpoints, merge, writer, coordinator, pipelines, pulls: None }
 }
 
 /// A pipeline from its JSON form.

@@ -467,6 +467,14 @@ pub enum Error {
         /// Why.
         what: String,
     },
+    /// What was to be pulled is not there.
+    #[error("`{name}` cannot be pulled: {what}")]
+    NoFlight {
+        /// What was asked for.
+        name: String,
+        /// Why, and what there is.
+        what: String,
+    },
     /// The time limit ran out.
     #[error("the batch did not finish within {limit}; raise `limits.timeout`")]
     Timeout {
@@ -541,7 +549,7 @@ impl Fault for Error {
             Error::Lost { .. } => Code::Internal,
             Error::Conflict { .. } | Error::WriterConflict { .. } => Code::Conflict,
             Error::Unknown { .. } | Error::Store { .. } | Error::Unreachable { .. } => Code::Unavailable,
-            Error::Gone { .. } => Code::NotFound,
+            Error::Gone { .. } | Error::NoFlight { .. } => Code::NotFound,
             Error::Timeout { .. } => Code::Timeout,
             Error::Timeline(error) => error.code(),
             Error::Checkpoint(error) => error.code(),
@@ -596,6 +604,7 @@ impl Fault for Error {
             Error::Unknown { .. } => "COMMIT_UNKNOWN",
             Error::TooManyRefused { .. } => "TOO_MANY_REFUSED",
             Error::Gone { .. } => "BATCH_GONE",
+            Error::NoFlight { .. } => "FLIGHT_NOT_FOUND",
             Error::Timeout { .. } => "TIMEOUT",
             Error::Store { .. } => "STORE_UNAVAILABLE",
             Error::Timeline(error) => error.reason(),

@@ -9,6 +9,7 @@ pub mod coordinator;
 pub mod merge;
 pub mod pipelines;
 pub mod predicate;
+pub mod pulls;
 pub mod refused;
 pub mod timeline;
 pub mod transform;

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use tributary_types::{Code, Fault, MemoryBudget, Retry, SourceName};
 
+pub use crate::pulls::QueryRows;
 use crate::refused::RefusedRows;
 use crate::timeline::{Relation, Views};
 use crate::writer::{self, StageRequest, Staged};
@@ -26,6 +28,69 @@ pub trait Merge: Send + Sync {
     /// Runs the SQL over the pinned relations and stages its rows. Whatever it answers, nothing of it is under way any
     /// more then; [`Error::Stopped`] acknowledges [`MergeLimits::stop`].
     async fn run(&self, request: MergeRequest) -> Result<Merged, Error>;
+
+    /// Parses a query of somebody who pulls, and says what it names. Reads nothing.
+    async fn read_query(&self, _sql: String) -> Result<QueryNames, Error> {
+        Err(no_queries())
+    }
+
+    /// Plans a query: its schema. Reads nothing.
+    async fn check_query(&self, _request: QueryRequest) -> Result<SchemaRef, Error> {
+        Err(no_queries())
+    }
+
+    /// Runs a query; its rows are handed over as they come, and dropping them stops it.
+    async fn query(&self, _request: QueryRequest) -> Result<QueryRows, Error> {
+        Err(no_queries())
+    }
+}
+
+fn no_queries() -> Error {
+    let message = "this merge role runs batches only, no queries".to_string();
+    Error::Other { code: Code::Unsupported, retry: Retry::Never, message }
+}
+
+/// What a query names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueryNames {
+    /// Each relation as it stands in the text, by its parts, once.
+    pub relations: Vec<Vec<String>>,
+    /// How many parameters it has.
+    pub parameters: usize,
+}
+
+/// A query of somebody who pulls. Only what merges may say is allowed: it reads and computes.
+#[derive(Debug, Clone)]
+pub struct QueryRequest {
+    /// The text.
+    pub sql: String,
+    /// What it may name.
+    pub tables: Vec<QueryTable>,
+    /// Values of its parameters: one row, a column each. `None`: all are null.
+    pub parameters: Option<RecordBatch>,
+    /// Limits of the run.
+    pub limits: MergeLimits,
+}
+
+/// A relation that a query names.
+#[derive(Debug, Clone)]
+pub struct QueryTable {
+    /// The name, by its parts, as [`QueryNames`] has it.
+    pub name: Vec<String>,
+    /// Its rows.
+    pub relation: Relation,
+    /// Where records were deleted: the rows get a flag, and those records are among them.
+    pub deleted: Option<Deleted>,
+}
+
+/// Where the records are that a batch deleted: in `before` and not in `after`, told by record key and partition path. Both
+/// have these two columns besides those of the relation itself.
+#[derive(Debug, Clone)]
+pub struct Deleted {
+    /// The groups that lost records, before the batch.
+    pub before: Relation,
+    /// The keys of the batch's own files.
+    pub after: Relation,
 }
 
 /// Which relations of one source the SQL names.

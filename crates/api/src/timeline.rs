@@ -11,10 +11,12 @@ use tributary_types::{Cursor, FileState, InstantTime, MemoryBudget, SourceName, 
 use crate::RowStream;
 use crate::predicate::Predicate;
 
+mod balance;
 mod error;
 mod report;
 mod split;
 
+pub use balance::balance;
 pub use error::Error;
 pub use report::{NAMES_REPORTED, WindowReport};
 pub use split::{Blocks, Deleted, FileSplit, LogFile, Logs, Split, TopicSplit};
@@ -48,6 +50,17 @@ pub trait Timeline: Send + Sync {
 
     /// Streams the rows of one split. Safe to repeat: the same rows in the same order.
     async fn read(&self, request: ReadRequest) -> Result<RowStream, Error>;
+
+    /// Flight URIs at which others read splits from whoever implements this, `grpc://HOST:PORT`; empty: it has none of
+    /// its own. Safe to repeat.
+    async fn locations(&self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// Ends the streams that are read for a pull; answers how many those were. Safe to repeat.
+    async fn cancel_pull(&self, _pull: &str) -> Result<u64, Error> {
+        Ok(0)
+    }
 }
 
 /// One instant of a timeline.

@@ -39,6 +39,7 @@ use crate::housekeeping::{clear_dead_instants, mint, refuse_restoring, roll_back
 use crate::locks::{Held, Locks, Pausable, give_back};
 use crate::metrics;
 use crate::plan::{Opening, Plans, Purpose, open};
+use crate::pull::{digest_key, digest_of};
 use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
 use crate::service::Inner;
 use crate::services::TableServices;
@@ -433,7 +434,7 @@ impl<'a> Batch<'a> {
                 proposal.delete_unnamed().await?;
                 let groups = replaced.values().map(Vec::len).sum::<usize>() as u64;
                 self.status.send_modify(|status| status.written.replaced_groups = groups);
-                let metadata = commit_metadata(
+                let mut metadata = commit_metadata(
                     &prepared.target.config.name,
                     prepared.work.schema(),
                     operation,
@@ -444,6 +445,8 @@ impl<'a> Batch<'a> {
                     flat_of(pipeline, &checkpoint).filter(|_| !prepared.resolved.shared_target),
                 )
                 .map_err(|e| target_error(self.storage.url(), "describing the commit", e))?;
+                let digest = digest_of(pipeline).map(|digest| (digest_key(&pipeline.name), digest));
+                metadata.extra.extend(digest);
                 let completed = proposal.complete(&permit, &metadata, self.inner.clock.as_ref()).await?;
                 self.enter(Stage::Publish);
                 Ok(own(Some(completed)))

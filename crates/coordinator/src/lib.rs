@@ -32,6 +32,7 @@ mod operators;
 mod overrides;
 mod plan;
 mod pull;
+mod pulls;
 mod refused;
 mod registry;
 mod remains;

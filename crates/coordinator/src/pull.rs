@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::Schema;
+use arrow::datatypes::{Schema, SchemaRef};
 use futures::{StreamExt, TryStreamExt};
 use tributary_api::coordinator::{BatchStatus, Error, OpenedBatch};
+use tributary_api::merge::Deleted;
 use tributary_api::timeline::{Begin, PlanRequest, ReadRequest, Relation, Split, Timeline, Views};
 use tributary_api::{RowError, RowStream};
 use tributary_hudi::{REQUESTS_AT_ONCE, Storage};
@@ -15,11 +16,55 @@ use tributary_types::{Cursor, InstantTime, MemoryBudget, Outcome, SourceName};
 use crate::target::{TargetState, read_metadata, target_error};
 
 mod deleted;
+mod digest;
 
 use deleted::Groups;
+pub(crate) use digest::{digest_key, digest_of};
 
 /// Bytes that reading a split may take.
 const SPLIT_MEMORY: usize = 256 << 20;
+
+/// What a batch's rows are read from.
+pub(crate) struct Pinned {
+    /// The rows that it changed.
+    pub(crate) relation: Relation,
+    /// The groups that lost records, before it; without splits where none did.
+    pub(crate) before: Relation,
+    /// Whether it may have deleted records.
+    pub(crate) has_losses: bool,
+    /// SHA-256 of its SQL, as its commit says it.
+    pub(crate) sql_digest: Option<String>,
+}
+
+impl Pinned {
+    /// Schema of the rows as they are delivered.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        match self.has_losses {
+            true => deleted::flagged_schema(&self.relation.schema),
+            false => Arc::clone(&self.relation.schema),
+        }
+    }
+
+    /// Where a query finds the deleted records.
+    pub(crate) fn deleted(&self) -> Deleted {
+        let keyed = |relation: &Relation| Relation {
+            schema: deleted::with_keys(&relation.schema),
+            splits: relation.splits.iter().map(deleted::whole).collect(),
+        };
+        Deleted { before: keyed(&self.before), after: keyed(&self.relation) }
+    }
+
+    /// The records that it deleted, flagged.
+    pub(crate) async fn deleted_rows(self, timeline: &Arc<dyn Timeline>) -> Result<RowStream, Error> {
+        if !self.has_losses {
+            return Ok(futures::stream::empty().boxed());
+        }
+        let memory = MemoryBudget::new(SPLIT_MEMORY);
+        let after = deleted::read_keys(timeline, &self.relation, &memory).await?;
+        let schema = self.schema();
+        Ok(deleted::lost_rows(Arc::clone(timeline), self.before, after, schema, memory))
+    }
+}
 
 /// Opens the rows of a committed batch: the window of the target that holds exactly its commit.
 pub(crate) async fn open(
@@ -28,14 +73,32 @@ pub(crate) async fn open(
     status: BatchStatus,
     batch_rows: usize,
 ) -> Result<OpenedBatch, Error> {
+    let pinned = pin_batch(timeline, target, &status).await?;
+    let schema = pinned.schema();
+    let changed = rows(Arc::clone(timeline), pinned.relation.clone(), batch_rows);
+    if !pinned.has_losses {
+        return Ok(OpenedBatch { schema, rows: changed, status });
+    }
+    let lost = pinned.deleted_rows(timeline).await?;
+    let flagged = Arc::clone(&schema);
+    let changed = changed.map(move |batch| batch.and_then(|batch| deleted::flag(&flagged, &batch, false)));
+    Ok(OpenedBatch { schema, rows: changed.chain(lost).boxed(), status })
+}
+
+/// Pins the files of a committed batch, or says why its rows are gone.
+pub(crate) async fn pin_batch(
+    timeline: &Arc<dyn Timeline>,
+    target: &Storage,
+    status: &BatchStatus,
+) -> Result<Pinned, Error> {
     let (name, instant) = (status.name.to_string(), status.instant.clone());
-    match (open_now(timeline, target, status, batch_rows).await, instant) {
+    match (pin_now(timeline, target, status).await, instant) {
         (Err(Error::Gone { name, what }), _) => Err(Error::Gone { name, what }),
         // The archiver of a batch that runs at the same time takes commits away between two looks.
         (Err(error), Some(instant)) if left_the_timeline(target, &instant).await => {
             Err(Error::Gone { name, what: format!("its commit left the target's active timeline meanwhile ({error})") })
         }
-        (opened, _) => opened,
+        (pinned, _) => pinned,
     }
 }
 
@@ -44,12 +107,7 @@ async fn left_the_timeline(target: &Storage, instant: &InstantTime) -> bool {
     state.is_ok_and(|state| state.is_some_and(|state| state.timeline.find(instant).is_none()))
 }
 
-async fn open_now(
-    timeline: &Arc<dyn Timeline>,
-    target: &Storage,
-    status: BatchStatus,
-    batch_rows: usize,
-) -> Result<OpenedBatch, Error> {
+async fn pin_now(timeline: &Arc<dyn Timeline>, target: &Storage, status: &BatchStatus) -> Result<Pinned, Error> {
     let gone = |what: String| Error::Gone { name: status.name.to_string(), what };
     let (Some(instant), Some(completed)) = (status.instant.clone(), status.completed.clone()) else {
         return Err(gone(match status.outcome {
@@ -58,7 +116,7 @@ async fn open_now(
             Some(_) => "it committed nothing".to_string(),
         }));
     };
-    let losses = losses(target, &instant).await?;
+    let (losses, sql_digest) = said_by_commit(target, &instant, status).await?;
     let pinned = pin(timeline, target.url(), &instant, &completed, !losses.is_empty()).await;
     let (relation, before) = pinned.map_err(|error| match error {
         tributary_api::timeline::Error::FileGone { file, .. } => gone(format!("its file `{file}` was cleaned")),
@@ -74,29 +132,22 @@ async fn open_now(
             return Err(gone(format!("its file `{file}` was cleaned")));
         }
     }
-    if losses.is_empty() {
-        let schema = Arc::clone(&relation.schema);
-        return Ok(OpenedBatch { schema, rows: rows(Arc::clone(timeline), relation, batch_rows), status });
-    }
-    let memory = MemoryBudget::new(SPLIT_MEMORY);
-    let after = deleted::read_keys(timeline, &relation, &memory).await?;
-    let schema = deleted::flagged_schema(&relation.schema);
-    let lost = deleted::lost_rows(Arc::clone(timeline), before, after, Arc::clone(&schema), memory);
-    let flagged = Arc::clone(&schema);
-    let changed = rows(Arc::clone(timeline), relation, batch_rows)
-        .map(move |batch| batch.and_then(|batch| deleted::flag(&flagged, &batch, false)));
-    Ok(OpenedBatch { schema, rows: changed.chain(lost).boxed(), status })
+    Ok(Pinned { relation, before, has_losses: !losses.is_empty(), sql_digest })
 }
 
-/// The groups of which the batch took records, by what its commit says.
-async fn losses(target: &Storage, instant: &InstantTime) -> Result<Groups, Error> {
-    let Some(state) = TargetState::load(target).await? else { return Ok(Groups::new()) };
+/// What the commit of a batch says: the groups of which it took records, and the digest of its SQL.
+async fn said_by_commit(
+    target: &Storage,
+    instant: &InstantTime,
+    status: &BatchStatus,
+) -> Result<(Groups, Option<String>), Error> {
+    let Some(state) = TargetState::load(target).await? else { return Ok((Groups::new(), None)) };
     let commit = state.timeline.find(instant).and_then(|commit| state.timeline.completed_path(commit));
-    match commit {
-        // What is not on the timeline any more cannot be planned either.
-        None => Ok(Groups::new()),
-        Some(path) => Ok(deleted::groups_with_losses(&read_metadata(target, &path).await?)),
-    }
+    // What is not on the timeline any more cannot be planned either.
+    let Some(path) = commit else { return Ok((Groups::new(), None)) };
+    let metadata = read_metadata(target, &path).await?;
+    let digest = metadata.extra.get(&digest_key(&status.pipeline)).cloned();
+    Ok((deleted::groups_with_losses(&metadata), digest))
 }
 
 fn with_losses(splits: Vec<Split>, losses: &Groups) -> Vec<Split> {

@@ -63,6 +63,13 @@ impl Registry {
         newest.map(|known| known.status.borrow().clone()).collect()
     }
 
+    /// Pipelines with their targets, those of the newest batches first.
+    pub(crate) fn targets(&self) -> Vec<(PipelineName, String)> {
+        let batches = self.batches();
+        let newest = batches.order.iter().rev().filter_map(|name| batches.by_name.get(name));
+        newest.map(|known| (known.status.borrow().pipeline.clone(), known.target.clone())).collect()
+    }
+
     /// The batch that already answers a request, if there is one: it runs, or it ended well. One that failed for now may
     /// be asked for again by the same id.
     pub(crate) fn answer(

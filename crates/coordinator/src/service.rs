@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tributary_api::Stop;
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints};
@@ -50,7 +50,7 @@ pub struct Roles {
 
 /// The coordinator role.
 pub struct Service {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// What a running batch needs of its coordinator.
@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub(crate) conflicts: Conflicts,
     /// Locks asked for so far: each has an owner of its own.
     locks: AtomicU64,
+    /// One for each query of a puller that may run.
+    pub(crate) queries: Arc<Semaphore>,
 }
 
 impl Service {
@@ -99,7 +101,9 @@ impl Service {
         let locks = AtomicU64::new(0);
         let conflicts = Conflicts::default();
         let catalog = Catalog::new(catalog);
-        let inner = Inner { roles, stores, clock, settings, process, registry, schedule, catalog, conflicts, locks };
+        let queries = Arc::new(Semaphore::new(settings.queries_at_once));
+        let inner =
+            Inner { roles, stores, clock, settings, process, registry, schedule, catalog, conflicts, locks, queries };
         Service { inner: Arc::new(inner) }
     }
 
@@ -255,7 +259,7 @@ impl Inner {
     }
 
     /// A batch and its target, of this process or from its record.
-    async fn find_with_target(&self, name: &BatchName) -> Result<(BatchStatus, String), Error> {
+    pub(crate) async fn find_with_target(&self, name: &BatchName) -> Result<(BatchStatus, String), Error> {
         if let Some(known) = self.registry.find(name) {
             let status = known.status.borrow().clone();
             if status.outcome != Some(Outcome::Unknown) {
@@ -265,6 +269,16 @@ impl Inner {
         // One whose commit is unknown is read back: its record is settled as soon as the target tells how it ended.
         let record = self.find_record(name).await?.ok_or_else(|| Error::NoBatch { name: name.to_string() })?;
         Ok((record.status, record.target))
+    }
+
+    /// A batch as it is pulled, and its target.
+    pub(crate) async fn find_to_pull(&self, name: &BatchName) -> Result<(BatchStatus, Storage), Error> {
+        let (mut status, target) = self.find_with_target(name).await?;
+        if status.outcome == Some(Outcome::Committed) && status.completed.is_none() {
+            status.completed = completion_of(self, &target, &status).await?;
+        }
+        let storage = self.stores.open(&target).map_err(|e| target_error(&target, "opening the target", e))?;
+        Ok((status, storage))
     }
 
     /// The batch of an earlier process that already answers a request for good.
@@ -437,11 +451,7 @@ impl Coordinator for Service {
 
     async fn open_batch(&self, name: &BatchName) -> Result<OpenedBatch, Error> {
         let inner = &self.inner;
-        let (mut status, target) = inner.find_with_target(name).await?;
-        if status.outcome == Some(Outcome::Committed) && status.completed.is_none() {
-            status.completed = completion_of(inner, &target, &status).await?;
-        }
-        let storage = inner.stores.open(&target).map_err(|e| target_error(&target, "opening the target", e))?;
+        let (status, storage) = inner.find_to_pull(name).await?;
         pull::open(&inner.roles.timeline, &storage, status, inner.settings.pull_batch_rows).await
     }
 }

@@ -38,6 +38,14 @@ pub struct Settings {
     pub remembered_batches: usize,
     /// Rows of a record batch that a puller gets.
     pub pull_batch_rows: usize,
+    /// Queries of pullers that run at once; further ones are turned away.
+    pub queries_at_once: usize,
+    /// Memory that each of them may hold, in bytes.
+    pub query_memory: usize,
+    /// Temporary disk space that each of them may fill, in bytes.
+    pub query_spill: u64,
+    /// How long each of them may take.
+    pub query_timeout: Duration,
 }
 
 impl Default for Settings {
@@ -57,6 +65,10 @@ impl Default for Settings {
             record_within: Duration::from_secs(10),
             remembered_batches: 1000,
             pull_batch_rows: 8192,
+            queries_at_once: 4,
+            query_memory: 512 << 20,
+            query_spill: 4 << 30,
+            query_timeout: Duration::from_secs(600),
         }
     }
 }

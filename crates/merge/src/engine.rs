@@ -37,6 +37,7 @@ use crate::memory::{MERGE_FAN_IN, QueryPool};
 use crate::output;
 use crate::placeholders::{RESULT, Reference, bind_result};
 use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
+use crate::query::Changes;
 use crate::refused;
 use crate::relation::{RelationTable, Source};
 use crate::sandbox;
@@ -94,6 +95,8 @@ pub(crate) struct Job {
     pub(crate) limits: MergeLimits,
     /// What `now()` is, milliseconds since the epoch.
     pub(crate) now_millis: i64,
+    /// What makes it a query of a puller, whose result need not be one that a table could hold.
+    pub(crate) query: Option<Changes>,
 }
 
 /// What plans jobs. Holds nothing of any of them.
@@ -142,7 +145,10 @@ impl Engine {
         let mut state = self.session(job, config(shape, joins, reads_messages(job)), &pool)?;
         let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
         let planned = self.plan_steps(&state, job, &rows_read, shape)?;
-        let (normalised, schema) = output::normalise(planned)?;
+        let (normalised, schema) = match job.query {
+            None => output::normalise(planned)?,
+            Some(_) => output::show(planned)?,
+        };
         let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
         let physical = state
             .query_planner()
@@ -167,7 +173,10 @@ impl Engine {
         let mut planned = match &job.text {
             Some(text) => {
                 let casing = Casing::of(job.sources.iter().map(|(_, schema)| schema.as_ref()));
-                let script = script::parse(text, casing, &self.settings)?;
+                let mut script = script::parse(text, casing, &self.settings)?;
+                if let Some(changes) = &job.query {
+                    changes.apply(&mut script, &self.settings)?;
+                }
                 let planned = self.plan_script(state, &mut tables, &script)?;
                 deletes.check(&planned, 1)?;
                 Some(planned)

@@ -31,6 +31,7 @@ mod placeholders;
 mod planner;
 mod predicate;
 mod queries;
+mod query;
 mod refused;
 mod relation;
 mod sandbox;

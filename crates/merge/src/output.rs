@@ -5,7 +5,7 @@
 //! that is stored. Every column is nullable, keys too: whether a key is null is checked row by row where it is
 //! written, and a nullability that the engine infers would flip from query to query.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
@@ -34,6 +34,31 @@ pub(crate) fn normalise(plan: LogicalPlan) -> Result<(LogicalPlan, SchemaRef), E
         let value = if &stored == field.data_type() { column } else { cast(column, stored.clone()) };
         exprs.push(value.alias(field.name()));
         fields.push(Field::new(field.name(), stored, true));
+    }
+    let projected = LogicalPlanBuilder::from(plan)
+        .project(exprs)
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(|error| from_planning(&error))?;
+    Ok((projected, Arc::new(Schema::new(fields))))
+}
+
+/// Adds the projection that gives the result of a query to its puller: columns may have any name, each once, and what
+/// cannot be stored keeps its type.
+pub(crate) fn show(plan: LogicalPlan) -> Result<(LogicalPlan, SchemaRef), Error> {
+    let mut seen = HashSet::new();
+    let mut fields = Vec::new();
+    let mut exprs = Vec::new();
+    for (qualifier, field) in plan.schema().iter() {
+        if !seen.insert(field.name().clone()) {
+            let message =
+                format!("the result has two columns `{0}`: alias one of them (`AS another_name`)", field.name());
+            return Err(sql_error(None, message));
+        }
+        let shown = stored_type(field.data_type()).unwrap_or_else(|_| field.data_type().clone());
+        let column = Expr::Column(Column::from((qualifier, field)));
+        let value = if &shown == field.data_type() { column } else { cast(column, shown.clone()) };
+        exprs.push(value.alias(field.name()));
+        fields.push(Field::new(field.name(), shown, true));
     }
     let projected = LogicalPlanBuilder::from(plan)
         .project(exprs)

@@ -6,13 +6,17 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::StreamExt;
 use tracing::{debug, info, warn};
 use tributary_api::StopSource;
-use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, MergeSource, Merged, Step};
+use tributary_api::merge::{
+    Bound, CheckRequest, Checked, Error, Merge, MergeRequest, MergeSource, Merged, QueryNames, QueryRequest, QueryRows,
+    Step,
+};
 use tributary_api::timeline::{Relation, Timeline};
 use tributary_api::transform::Transforms;
 use tributary_api::writer::{self, StageRequest, Writer};
@@ -28,6 +32,8 @@ use crate::output;
 use crate::placeholders::{Reference, View, bind, usage};
 use crate::queries;
 use crate::settings::Settings;
+
+mod query;
 
 /// How long a query that was given up may take to give its memory back before the next attempt starts regardless.
 const RELEASE_TIME: Duration = Duration::from_secs(10);
@@ -88,19 +94,21 @@ impl Service {
             sources: sources.into_iter().map(|source| (source.source, source.schema)).collect(),
             limits,
             now_millis: self.clock.now_millis(),
+            query: None,
         });
         // Up to the first rows nothing is written, so that much can be dropped.
         let started = tokio::select! {
-            started = Box::pin(self.start(&job, &stage)) => started?,
+            started = Box::pin(self.start(&job, Some(&stage.schema))) => started?,
             () = stop.wait() => return Err(Error::Stopped),
         };
         self.stage(&job, started, stage).await
     }
 
     /// Plans the job and runs it up to its first rows, with hash joins where they fit and else without.
-    async fn start(&self, job: &Arc<Job>, stage: &StageRequest) -> Result<Started, Error> {
+    /// `target`: the columns of where the rows go, if they go somewhere.
+    async fn start(&self, job: &Arc<Job>, target: Option<&SchemaRef>) -> Result<Started, Error> {
         let mut attempt = self.engine.plan(job, Joins::Hash).await?;
-        if let Some(difference) = output::difference(&attempt.schema, &stage.schema) {
+        if let Some(difference) = target.and_then(|schema| output::difference(&attempt.schema, schema)) {
             let message = format!("the target was prepared for other columns than the query delivers: {difference}");
             return Err(sql_error(None, message));
         }
@@ -204,6 +212,7 @@ impl Merge for Service {
             sources,
             limits,
             now_millis: self.clock.now_millis(),
+            query: None,
         };
         let attempt = self.engine.plan(&Arc::new(job), Joins::Hash).await?;
         let (logical_plan, physical_plan) = attempt.describe();
@@ -229,6 +238,18 @@ impl Merge for Service {
         }
         metrics::finished(&outcome, started.elapsed().as_secs_f64());
         outcome.map(|(merged, _)| merged)
+    }
+
+    async fn read_query(&self, sql: String) -> Result<QueryNames, Error> {
+        self.names_of_query(sql).await
+    }
+
+    async fn check_query(&self, request: QueryRequest) -> Result<SchemaRef, Error> {
+        self.schema_of_query(request).await
+    }
+
+    async fn query(&self, request: QueryRequest) -> Result<QueryRows, Error> {
+        self.run_query(request).await
     }
 }
 

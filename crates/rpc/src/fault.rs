@@ -121,6 +121,22 @@ pub(crate) fn denied(denied: &tributary_security::Denied) -> Status {
     })
 }
 
+/// The status of a ticket that expired so long ago.
+pub(crate) fn ticket_expired(flight: &str, ago_millis: i64) -> Status {
+    encode(common::Fault {
+        role: "rpc".to_string(),
+        reason: "TICKET_EXPIRED".to_string(),
+        code: Code::Invalid.to_wire(),
+        retry: Retry::Rebase.to_wire(),
+        message: format!(
+            "the ticket of `{flight}` expired {} s ago; ask GetFlightInfo again and use the new tickets. One that is \
+             about to expire can be renewed with the action RenewFlightEndpoint",
+            ago_millis / 1000
+        ),
+        ..common::Fault::default()
+    })
+}
+
 /// The error that `status` stands for. `doing` says what was being attempted, and where.
 pub(crate) fn from_status<E: RoleError>(status: Status, doing: String, call: Call) -> E {
     if let Some(fault) = fault_of(&status) {
@@ -346,7 +362,7 @@ fn default_retry(code: Code, call: Call) -> Retry {
 
 fn grpc_code(fault: &common::Fault) -> tonic::Code {
     // It exists, or did, and cannot be had, or not now: clients must tell it from a name that never was.
-    if matches!(fault.reason.as_str(), "BATCH_GONE" | "REQUEST_EXPIRED" | "PIPELINE_PAUSED") {
+    if matches!(fault.reason.as_str(), "BATCH_GONE" | "REQUEST_EXPIRED" | "PIPELINE_PAUSED" | "TICKET_EXPIRED") {
         return tonic::Code::FailedPrecondition;
     }
     match known_code(fault) {

@@ -1,26 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rows over Arrow Flight.
 //!
-//! A committed batch is the flight `batch:<name>`: as a path, as a command, and as the ticket that `GetFlightInfo`
-//! hands out. Its schema carries what the batch was in its metadata; see [`batch_metadata`]. Between roles, rows of a
-//! split are a `DoGet` of the timeline role, and rows to stage a `DoPut` of the writer role.
+//! A committed batch is the flight `batch:<name>`, a target as of an instant `table:<name>@<instant>`: as a path, and as
+//! a command. `GetFlightInfo` divides it into endpoints whose tickets say everything that is needed to read their rows,
+//! until they expire; `DoGet` takes the name as well, for all rows in one stream. The schema carries what was pulled in
+//! its metadata; see [`batch_metadata`]. Flight SQL runs queries over both.
+//!
+//! Between roles, rows of a split are a `DoGet` of the timeline role, those of a query one of the merge role, and rows to
+//! stage a `DoPut` of the writer role.
 
+mod actions;
+pub mod metrics;
+mod pulls;
 mod rows;
+mod running;
 mod server;
+mod sql;
+mod sql_info;
+mod ticket;
 
 use std::collections::HashMap;
 
 use tributary_api::coordinator::BatchStatus;
 use tributary_types::BatchName;
 
+pub use pulls::PullSettings;
+pub use running::Running;
 pub use server::FlightServer;
 
 pub(crate) use rows::{cut_stream, decoded_rows, encoder_error, read_rows, send_rows};
+pub(crate) use ticket::{rows_from_bytes, rows_to_bytes};
 
 /// Begins a descriptor or a ticket of a batch.
 pub(crate) const BATCH_PREFIX: &str = "batch:";
 /// Begins a ticket of a split; what follows is an encoded `tributary.timeline.v1.ReadRequest`.
 pub(crate) const SPLIT_PREFIX: &[u8] = b"split:";
+/// Begins a ticket of a query; what follows is an encoded `tributary.merge.v1.QueryRequest`.
+pub(crate) const QUERY_PREFIX: &[u8] = b"query:";
 /// Path of a `DoPut` that stages rows.
 pub(crate) const STAGE_PATH: &str = "stage";
 /// Begins every key of the schema's metadata that is ours.
@@ -32,7 +48,8 @@ pub fn batch_ticket(name: &BatchName) -> String {
 }
 
 /// What the schema of a pulled batch says of it: its name and pipeline, the instant and the completion time of its
-/// commit, and for each source the cursors its window lies between.
+/// commit, and for each source the cursors its window lies between. `GetFlightInfo` and its tickets add the digest of the
+/// batch's SQL, `tributary.sql_sha256`.
 pub fn batch_metadata(status: &BatchStatus) -> HashMap<String, String> {
     let mut metadata = HashMap::new();
     let mut put = |key: String, value: String| metadata.insert(format!("{METADATA_PREFIX}{key}"), value);

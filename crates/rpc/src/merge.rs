@@ -13,18 +13,26 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arrow::datatypes::SchemaRef;
+use arrow_flight::Ticket;
+use arrow_flight::flight_service_client::FlightServiceClient;
 use async_trait::async_trait;
+use prost::Message;
 use tonic::{Request, Response, Status};
 use tributary_api::StopSource;
-use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, Merged};
+use tributary_api::merge::{
+    Bound, CheckRequest, Checked, Error, Merge, MergeRequest, Merged, QueryNames, QueryRequest, QueryRows,
+};
 use tributary_types::{Code, Retry, SourceName};
 
 use crate::channel::Channel;
 use crate::convert::{
     bound_from_proto, bound_to_proto, check_from_proto, check_to_proto, checked_from_proto, checked_to_proto, count,
-    merge_from_proto, merge_to_proto, merged_from_proto, merged_to_proto, source_name,
+    merge_from_proto, merge_to_proto, merged_from_proto, merged_to_proto, query_from_proto, query_names_from_proto,
+    query_names_to_proto, query_to_proto, schema_from_bytes, schema_to_bytes, source_name,
 };
 use crate::fault::{malformed, to_status};
+use crate::flight::{QUERY_PREFIX, read_rows};
 use crate::proto::merge as proto;
 use crate::remote::Remote;
 use proto::merge_service_client::MergeServiceClient;
@@ -37,6 +45,7 @@ const TELL_AGAIN: Duration = Duration::from_millis(200);
 #[derive(Clone)]
 pub struct MergeClient {
     calls: MergeServiceClient<Channel>,
+    flight: FlightServiceClient<Channel>,
     remote: Remote<Error>,
 }
 
@@ -44,7 +53,8 @@ impl MergeClient {
     /// A client over `channel`; `address` is what messages call the other side.
     pub fn new(channel: Channel, address: impl Into<String>) -> Self {
         MergeClient {
-            calls: MergeServiceClient::new(channel).max_decoding_message_size(crate::MESSAGE_LIMIT),
+            calls: MergeServiceClient::new(channel.clone()).max_decoding_message_size(crate::MESSAGE_LIMIT),
+            flight: FlightServiceClient::new(channel).max_decoding_message_size(crate::MESSAGE_LIMIT),
             remote: Remote::new(address),
         }
     }
@@ -101,6 +111,32 @@ impl Merge for MergeClient {
         let answer = answer.map_err(self.remote.failed(DOING))?.into_inner();
         crate::count_peak(&budget, count(answer.peak_memory_bytes));
         merged_from_proto(answer).map_err(self.remote.unreadable(DOING))
+    }
+
+    /// Safe to repeat.
+    async fn read_query(&self, sql: String) -> Result<QueryNames, Error> {
+        let request = proto::ReadQueryRequest { sql };
+        let answer = self.calls.clone().read_query(request).await.map_err(self.remote.failed("reading a query"))?;
+        Ok(query_names_from_proto(answer.into_inner()))
+    }
+
+    /// Safe to repeat.
+    async fn check_query(&self, request: QueryRequest) -> Result<SchemaRef, Error> {
+        const DOING: &str = "planning a query";
+        let request = query_to_proto(&request);
+        let answer = self.calls.clone().check_query(request).await.map_err(self.remote.failed(DOING))?;
+        schema_from_bytes(answer.into_inner().schema, "schema").map_err(self.remote.unreadable(DOING))
+    }
+
+    /// Safe to repeat. A caller that drops the rows ends the call, and that ends the query.
+    async fn query(&self, request: QueryRequest) -> Result<QueryRows, Error> {
+        const DOING: &str = "running a query";
+        let mut ticket = QUERY_PREFIX.to_vec();
+        ticket.extend(query_to_proto(&request).encode_to_vec());
+        let data = self.flight.clone().do_get(Ticket::new(ticket)).await.map_err(self.remote.failed(DOING))?;
+        let opened = read_rows(data.into_inner(), self.remote.at(DOING)).await;
+        let (schema, rows) = opened.map_err(self.remote.failed(DOING))?;
+        Ok(QueryRows { schema, rows })
     }
 }
 
@@ -183,6 +219,23 @@ impl MergeService for MergeServer {
             stop.stop();
         }
         Ok(Response::new(proto::StopResponse { found: found.is_some() }))
+    }
+
+    async fn read_query(
+        &self,
+        request: Request<proto::ReadQueryRequest>,
+    ) -> Result<Response<proto::ReadQueryResponse>, Status> {
+        let names = self.merge.read_query(request.into_inner().sql).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(query_names_to_proto(&names)))
+    }
+
+    async fn check_query(
+        &self,
+        request: Request<proto::QueryRequest>,
+    ) -> Result<Response<proto::CheckQueryResponse>, Status> {
+        let request = query_from_proto(request.into_inner()).map_err(malformed)?;
+        let schema = self.merge.check_query(request).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(proto::CheckQueryResponse { schema: schema_to_bytes(&schema) }))
     }
 }
 

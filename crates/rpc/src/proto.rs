@@ -20,6 +20,7 @@ packages! {
     checkpoint = "tributary.checkpoint.v1",
     common = "tributary.common.v1",
     coordinator = "tributary.coordinator.v1",
+    flight = "tributary.flight.v1",
     merge = "tributary.merge.v1",
     timeline = "tributary.timeline.v1",
     writer = "tributary.writer.v1",

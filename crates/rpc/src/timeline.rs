@@ -19,7 +19,7 @@ use crate::convert::{
 };
 use crate::coordinator::page_size;
 use crate::fault::{malformed, to_status};
-use crate::flight::{SPLIT_PREFIX, read_rows};
+use crate::flight::{FlightServer, Running, SPLIT_PREFIX, read_rows};
 use crate::proto::timeline as proto;
 use crate::remote::Remote;
 use proto::timeline_service_client::TimelineServiceClient;
@@ -93,17 +93,41 @@ impl Timeline for TimelineClient {
         let (_, rows) = opened.map_err(self.remote.failed(DOING))?;
         Ok(rows)
     }
+
+    async fn locations(&self) -> Result<Vec<String>, Error> {
+        let request = proto::LocateRequest {};
+        let answer =
+            self.calls.clone().locate(request).await.map_err(self.remote.failed("asking where splits are read"))?;
+        Ok(answer.into_inner().locations)
+    }
+
+    async fn cancel_pull(&self, pull: &str) -> Result<u64, Error> {
+        let request = proto::CancelPullRequest { pull: pull.to_string() };
+        let answer = self.calls.clone().cancel_pull(request).await.map_err(self.remote.failed("cancelling a pull"))?;
+        Ok(answer.into_inner().streams)
+    }
 }
 
 /// Serves a timeline role to [`TimelineClient`]s; the rows are served by [`crate::FlightServer::with_timeline`].
 pub struct TimelineServer {
     timeline: Arc<dyn Timeline>,
+    /// Where others read splits from this process.
+    locations: Vec<String>,
+    /// The streams that this process serves.
+    running: Arc<Running>,
 }
 
 impl TimelineServer {
     /// The service to add to a server.
     pub fn new(timeline: Arc<dyn Timeline>) -> TimelineServiceServer<Self> {
-        TimelineServiceServer::new(TimelineServer { timeline }).max_decoding_message_size(crate::MESSAGE_LIMIT)
+        TimelineServer::beside(timeline, &FlightServer::new())
+    }
+
+    /// The same, beside the Flight service that serves the rows.
+    pub fn beside(timeline: Arc<dyn Timeline>, flight: &FlightServer) -> TimelineServiceServer<Self> {
+        let server =
+            TimelineServer { timeline, locations: flight.address().into_iter().collect(), running: flight.running() };
+        TimelineServiceServer::new(server).max_decoding_message_size(crate::MESSAGE_LIMIT)
     }
 }
 
@@ -140,6 +164,18 @@ impl TimelineService for TimelineServer {
             instants: found.iter().map(instant_to_proto).collect(),
             next_page_token: last.unwrap_or_default(),
         }))
+    }
+
+    async fn locate(&self, _: Request<proto::LocateRequest>) -> Result<Response<proto::LocateResponse>, Status> {
+        Ok(Response::new(proto::LocateResponse { locations: self.locations.clone() }))
+    }
+
+    async fn cancel_pull(
+        &self,
+        request: Request<proto::CancelPullRequest>,
+    ) -> Result<Response<proto::CancelPullResponse>, Status> {
+        let streams = self.running.cancel(&request.get_ref().pull);
+        Ok(Response::new(proto::CancelPullResponse { streams }))
     }
 }
 

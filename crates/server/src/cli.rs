@@ -238,9 +238,10 @@ pub struct ServeArgs {
     /// Roles that run in this process.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["timeline", "sources", "checkpoint", "merge", "writer", "coordinator"])]
     pub roles: Vec<Role>,
-    /// Where the timeline role is, when it does not run here: `http://HOST:PORT`.
-    #[arg(long)]
-    pub timeline_address: Option<String>,
+    /// Where the timeline role is, when it does not run here: `http://HOST:PORT`. Of several, separated by commas, each takes
+    /// its turn, and one that does not answer is passed over.
+    #[arg(long, value_delimiter = ',')]
+    pub timeline_address: Vec<String>,
     /// Where the sources role is, which reads directories of files and topics, when it does not run here.
     #[arg(long)]
     pub sources_address: Option<String>,
@@ -250,9 +251,19 @@ pub struct ServeArgs {
     /// Where the merge role is, when it does not run here.
     #[arg(long)]
     pub merge_address: Option<String>,
-    /// Where the writer role is, when it does not run here.
-    #[arg(long)]
-    pub writer_address: Option<String>,
+    /// Where the writer role is, when it does not run here; of several, separated by commas, each takes its turn.
+    #[arg(long, value_delimiter = ',')]
+    pub writer_address: Vec<String>,
+    /// Where those who pull rows reach this process, `grpc://HOST:PORT`; a coordinator elsewhere hands it out for a timeline
+    /// role here. Without it they go on with the address that they asked, through which all rows then pass.
+    #[arg(long, value_parser = parse_flight_uri)]
+    pub advertise_address: Option<String>,
+    /// How long the tickets of a pull are good for; they can be renewed.
+    #[arg(long, default_value = "1h", value_parser = parse_span)]
+    pub tickets_valid: Span,
+    /// Endpoints that a pull is divided into at most.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub pull_endpoints: u32,
     /// Print the settings that would be used, as a file with their origins, and exit. Secrets are not shown.
     #[arg(long)]
     pub print_config: bool,
@@ -378,6 +389,15 @@ fn parse_store_timeout(text: &str) -> Result<Span, String> {
 
 fn parse_span(text: &str) -> Result<Span, String> {
     text.parse()
+}
+
+fn parse_flight_uri(text: &str) -> Result<String, String> {
+    let rest = ["grpc://", "grpc+tcp://", "grpc+tls://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+    let port = rest.and_then(|rest| rest.rsplit_once(':')).filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+    match port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) {
+        true => Ok(text.to_string()),
+        false => Err("write it as grpc://HOST:PORT, or grpc+tls://HOST:PORT where that is encrypted".to_string()),
+    }
 }
 
 /// Runs the command line; the exit code is the process's.

@@ -8,6 +8,7 @@ use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
 use tributary_api::pipelines::Pipelines;
+use tributary_api::pulls::Pulls;
 use tributary_api::timeline::Timeline;
 use tributary_api::transform::Transforms;
 use tributary_api::writer::Writer;
@@ -34,6 +35,8 @@ pub struct Embedded {
     pub coordinator: Arc<dyn Coordinator>,
     /// Keeps pipelines: the coordinator again.
     pub pipelines: Arc<dyn Pipelines>,
+    /// Answers pulls; `None` where the coordinator is in another process, which answers them itself.
+    pub pulls: Option<Arc<dyn Pulls>>,
 }
 
 /// Settings of every role.
@@ -87,6 +90,7 @@ pub fn embed(
         writer: hosted.writer.expect(HERE),
         coordinator: hosted.coordinator.expect(HERE),
         pipelines: hosted.pipelines.expect(HERE),
+        pulls: hosted.pulls,
     }
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct Readiness(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     serving: bool,
-    /// Roles elsewhere, each with what keeps it from serving.
-    peers: BTreeMap<&'static str, Option<String>>,
+    /// Roles elsewhere, each address with what keeps it from serving.
+    peers: BTreeMap<&'static str, BTreeMap<String, Option<String>>>,
 }
 
 impl Readiness {
@@ -35,9 +35,9 @@ impl Readiness {
         self.state().serving = serving;
     }
 
-    /// What keeps a role elsewhere from serving.
-    pub(crate) fn set_peer(&self, role: Role, problem: Option<String>) {
-        self.state().peers.insert(role.as_str(), problem);
+    /// What keeps a role elsewhere from serving at an address. Of several addresses one that serves is enough.
+    pub(crate) fn set_peer(&self, role: Role, address: &str, problem: Option<String>) {
+        self.state().peers.entry(role.as_str()).or_default().insert(address.to_string(), problem);
     }
 
     /// What keeps the server from serving, a line for each; empty: nothing.
@@ -46,8 +46,9 @@ impl Readiness {
         if !state.serving {
             return "stopping\n".to_string();
         }
-        let down = state.peers.iter().filter_map(|(role, problem)| problem.as_ref().map(|problem| (role, problem)));
-        down.map(|(role, problem)| format!("the {role} role is down: {problem}\n")).collect()
+        let down = state.peers.iter().filter(|(_, addresses)| addresses.values().all(Option::is_some));
+        let problems = down.flat_map(|(role, addresses)| addresses.values().flatten().map(move |it| (role, it)));
+        problems.map(|(role, problem)| format!("the {role} role is down: {problem}\n")).collect()
     }
 }
 

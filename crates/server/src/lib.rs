@@ -21,3 +21,4 @@ mod http;
 mod news;
 mod output;
 pub mod readers;
+mod replicas;

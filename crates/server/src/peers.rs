@@ -39,7 +39,7 @@ impl Probing {
     /// Every role counts as down until it answered once.
     pub(crate) fn start(peers: Vec<Peer>, readiness: Readiness) -> Self {
         for peer in &peers {
-            readiness.set_peer(peer.role, Some(format!("{}: not asked yet", peer.address)));
+            readiness.set_peer(peer.role, &peer.address, Some(format!("{}: not asked yet", peer.address)));
         }
         Probing(peers.into_iter().map(|peer| tokio::spawn(probe(peer, readiness.clone()))).collect())
     }
@@ -54,13 +54,13 @@ impl Drop for Probing {
 async fn probe(peer: Peer, readiness: Readiness) {
     loop {
         let problem = ask(&peer).await.map(|problem| format!("{}: {problem}", peer.address));
-        readiness.set_peer(peer.role, problem);
+        readiness.set_peer(peer.role, &peer.address, problem);
         tokio::time::sleep(ASK_EVERY).await;
     }
 }
 
 /// What keeps the role from serving; `None`: nothing.
-async fn ask(peer: &Peer) -> Option<String> {
+pub(crate) async fn ask(peer: &Peer) -> Option<String> {
     // The writer has no service of its own: it is served over Flight.
     let service = service_of(peer.role).unwrap_or(FLIGHT_SERVICE).to_string();
     let mut health = HealthClient::new(peer.channel.clone());

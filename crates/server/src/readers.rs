@@ -56,6 +56,15 @@ impl Timeline for Readers {
     async fn read(&self, request: ReadRequest) -> Result<RowStream, Error> {
         self.for_files(request.split.file.is_some())?.read(request).await
     }
+
+    /// Pulls read tables only.
+    async fn locations(&self) -> Result<Vec<String>, Error> {
+        self.for_files(false)?.locations().await
+    }
+
+    async fn cancel_pull(&self, pull: &str) -> Result<u64, Error> {
+        self.for_files(false)?.cancel_pull(pull).await
+    }
 }
 
 #[cfg(test)]

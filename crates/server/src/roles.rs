@@ -8,6 +8,7 @@ use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
 use tributary_api::pipelines::Pipelines;
+use tributary_api::pulls::Pulls;
 use tributary_api::timeline::Timeline;
 use tributary_api::writer::Writer;
 use tributary_hudi::Stores;
@@ -98,6 +99,8 @@ pub struct Hosted {
     pub coordinator: Option<Arc<dyn Coordinator>>,
     /// Keeps pipelines: the coordinator again.
     pub pipelines: Option<Arc<dyn Pipelines>>,
+    /// Answers pulls; the coordinator role does.
+    pub pulls: Option<Arc<dyn Pulls>>,
     pub(crate) start_up: StartUp,
 }
 
@@ -160,6 +163,7 @@ impl From<Embedded> for Hosted {
             writer: Some(all.writer),
             coordinator: Some(all.coordinator),
             pipelines: Some(all.pipelines),
+            pulls: all.pulls,
             start_up: StartUp::default(),
         }
     }
@@ -228,6 +232,7 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
         let service = Arc::new(service);
         hosted.pipelines = Some(Arc::clone(&service) as Arc<dyn Pipelines>);
         hosted.start_up.coordinator = Some(Arc::clone(&service));
+        hosted.pulls = Some(Arc::clone(&service) as Arc<dyn Pulls>);
         hosted.coordinator = Some(service);
     }
     Ok(hosted)

@@ -24,8 +24,10 @@ use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use tributary_api::coordinator::Coordinator;
 use tributary_api::pipelines::Pipelines;
 use tributary_api::timeline::Timeline;
-use tributary_rpc::{CheckpointServer, CoordinatorServer, FlightServer, Incoming, MergeServer, TimelineServer, proto};
-use tributary_types::BatchName;
+use tributary_rpc::{
+    CheckpointServer, CoordinatorServer, FlightServer, Incoming, MergeServer, PullSettings, TimelineServer, proto,
+};
+use tributary_types::{BatchName, SystemClock};
 
 use crate::gate::Gate;
 use crate::http::{self, Readiness};
@@ -51,6 +53,17 @@ pub struct Options {
     pub metrics: Option<PrometheusHandle>,
     /// Roles elsewhere that those of this process call.
     pub peers: Vec<Peer>,
+    /// How pulls are answered, and where.
+    pub pulls: PullOptions,
+}
+
+/// How pulls are answered, and where.
+#[derive(Debug, Clone, Default)]
+pub struct PullOptions {
+    /// Flight URI at which pullers reach this process, `grpc://HOST:PORT`; `None`: the address that they asked.
+    pub advertise: Option<String>,
+    /// How they are divided, and how long tickets are good for.
+    pub settings: PullSettings,
 }
 
 /// Why nothing is served.
@@ -114,7 +127,7 @@ pub async fn start_secured(hosted: Hosted, options: Options, security: Security)
         health.set_service_status(service, ServingStatus::Serving).await;
     }
     let routes = Routes::new(health_service).add_service(reflection(&services)?);
-    let routes = add_roles(routes, hosted, gate.as_ref());
+    let routes = add_roles(routes, hosted, gate.as_ref(), &options.pulls);
 
     let (address, listener) = bind(options.listen).await?;
     let incoming = Incoming::new(listener, security.tls.clone(), security.accept);
@@ -149,8 +162,10 @@ fn reflection(services: &[&'static str]) -> Result<ServerReflectionServer<impl S
 }
 
 /// The services of the roles that run here; calls of the coordinator go through the gate.
-fn add_roles(mut routes: Routes, hosted: Hosted, gate: Option<&Arc<Gate>>) -> Routes {
-    let mut flight = FlightServer::new();
+fn add_roles(mut routes: Routes, hosted: Hosted, gate: Option<&Arc<Gate>>, pulls: &PullOptions) -> Routes {
+    let clock = Arc::new(SystemClock);
+    let mut flight =
+        FlightServer::new().advertised_at(pulls.advertise.clone()).with_settings(pulls.settings.clone(), clock);
     if let Some(gate) = gate {
         let gated: Arc<dyn Coordinator> = Arc::clone(gate) as Arc<dyn Coordinator>;
         let pipelines = gate.keeps_pipelines().then(|| Arc::clone(gate) as Arc<dyn Pipelines>);
@@ -159,14 +174,18 @@ fn add_roles(mut routes: Routes, hosted: Hosted, gate: Option<&Arc<Gate>>) -> Ro
     }
     if let Some(readers) = hosted.readers() {
         let timeline: Arc<dyn Timeline> = Arc::new(readers);
-        routes = routes.add_service(TimelineServer::new(Arc::clone(&timeline)));
+        routes = routes.add_service(TimelineServer::beside(Arc::clone(&timeline), &flight));
         flight = flight.with_timeline(timeline);
     }
     if let Some(checkpoints) = hosted.checkpoints {
         routes = routes.add_service(CheckpointServer::new(checkpoints));
     }
     if let Some(merge) = hosted.merge {
-        routes = routes.add_service(MergeServer::new(merge));
+        routes = routes.add_service(MergeServer::new(Arc::clone(&merge)));
+        flight = flight.with_merge(merge);
+    }
+    if let Some(pulls) = hosted.pulls {
+        flight = flight.with_pulls(pulls);
     }
     if let Some(writer) = hosted.writer {
         flight = flight.with_writer(writer);

@@ -63,6 +63,7 @@ pub fn documented() -> Vec<(&'static str, &'static str)> {
         tributary_checkpoint::metrics::HELP.as_slice(),
         tributary_merge::metrics::HELP.as_slice(),
         tributary_writer::metrics::HELP.as_slice(),
+        tributary_rpc::flight::metrics::HELP.as_slice(),
     ];
     roles.into_iter().flatten().copied().collect()
 }

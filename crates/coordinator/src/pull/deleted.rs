@@ -16,7 +16,9 @@ use tributary_api::timeline::{ReadRequest, Relation, Split, Timeline};
 use tributary_api::{RowError, RowStream, writer};
 use tributary_hudi::CommitMetadata;
 use tributary_types::{Code, IS_DELETED, MemoryBudget, Reservation, Retry};
+
 const RECORD_KEY: &str = "_hoodie_record_key";
+const PARTITION_PATH: &str = "_hoodie_partition_path";
 /// Bytes that a remembered key takes besides its text.
 const KEY_BYTES: usize = 64;
 
@@ -72,9 +74,7 @@ pub(super) async fn read_keys(
     let mut keys = HashSet::new();
     for split in &relation.splits {
         let partition: Arc<str> = split.partition.as_str().into();
-        // Rows of other instants are records that are still there.
-        let whole = Split { instants: None, all_but: false, ..split.clone() };
-        let wanted = ReadRequest { projection: keys_alone.clone(), ..request(whole, &schema, memory) };
+        let wanted = ReadRequest { projection: keys_alone.clone(), ..request(whole(split), &schema, memory) };
         let mut rows = timeline.read(wanted).await?;
         while let Some(batch) = rows.next().await {
             let batch = batch.map_err(writer::Error::Rows)?;
@@ -107,6 +107,18 @@ pub(super) fn lost_rows(
         }
     });
     streams.try_flatten().try_filter(|batch| std::future::ready(batch.num_rows() > 0)).boxed()
+}
+
+/// All rows of a split: those of other instants are records that are still there.
+pub(super) fn whole(split: &Split) -> Split {
+    Split { instants: None, all_but: false, ..split.clone() }
+}
+
+/// The columns of a relation, and behind them record key and partition path.
+pub(super) fn with_keys(schema: &Schema) -> SchemaRef {
+    let fields = schema.fields().iter().map(|field| field.as_ref().clone());
+    let keys = [RECORD_KEY, PARTITION_PATH].map(|name| Field::new(name, DataType::Utf8, true));
+    Arc::new(Schema::new(fields.chain(keys).collect::<Vec<_>>()))
 }
 
 /// The columns of a relation, and behind them the record key.

@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use tributary_api::Stop;
-use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeRequest, MergeSource, Merged, Step};
+use tributary_api::merge::{
+    Bound, CheckRequest, Checked, Deleted, MergeLimits, MergeRequest, MergeSource, Merged, QueryNames, QueryRequest,
+    QueryTable, Step,
+};
 use tributary_types::MemoryBudget;
 
 use super::timeline::{optional_relation, source_name, views_from_proto, views_to_proto};
@@ -12,6 +15,7 @@ use super::{
     Malformed, count, json_from_proto, json_to_proto, relation_to_proto, required, schema_from_bytes, schema_to_bytes,
     stage_from_proto, stage_to_proto, staged_from_proto, staged_to_proto,
 };
+use crate::flight::{rows_from_bytes, rows_to_bytes};
 use crate::proto::merge as proto;
 
 /// What a source is bound to, for the wire.
@@ -188,4 +192,54 @@ pub fn merged_from_proto(merged: proto::RunResponse) -> Result<Merged, Malformed
         rows_read,
         spilled_bytes: merged.spilled_bytes,
     })
+}
+
+/// A query for the wire.
+pub fn query_to_proto(request: &QueryRequest) -> proto::QueryRequest {
+    let table = |table: &QueryTable| proto::QueryTable {
+        name: table.name.clone(),
+        relation: Some(relation_to_proto(&table.relation)),
+        before: table.deleted.as_ref().map(|deleted| relation_to_proto(&deleted.before)),
+        after: table.deleted.as_ref().map(|deleted| relation_to_proto(&deleted.after)),
+    };
+    proto::QueryRequest {
+        sql: request.sql.clone(),
+        tables: request.tables.iter().map(table).collect(),
+        parameters: request.parameters.as_ref().map(rows_to_bytes),
+        limits: Some(limits_to_proto(&request.limits)),
+    }
+}
+
+/// A query from the wire, with a fresh budget.
+pub fn query_from_proto(request: proto::QueryRequest) -> Result<QueryRequest, Malformed> {
+    let mut tables = Vec::with_capacity(request.tables.len());
+    for table in request.tables {
+        let relation = required(optional_relation(table.relation, "tables.relation")?, "tables.relation")?;
+        let before = optional_relation(table.before, "tables.before")?;
+        let after = optional_relation(table.after, "tables.after")?;
+        let deleted = before.zip(after).map(|(before, after)| Deleted { before, after });
+        tables.push(QueryTable { name: table.name, relation, deleted });
+    }
+    Ok(QueryRequest {
+        sql: request.sql,
+        tables,
+        parameters: request.parameters.map(|bytes| rows_from_bytes(&bytes)).transpose()?,
+        limits: limits_from_proto(request.limits)?,
+    })
+}
+
+/// What a query names, for the wire.
+pub fn query_names_to_proto(names: &QueryNames) -> proto::ReadQueryResponse {
+    proto::ReadQueryResponse {
+        relations: names.relations.iter().map(|parts| proto::RelationName { parts: parts.clone() }).collect(),
+        parameters: names.parameters as u32,
+    }
+}
+
+/// What a query names, from the wire.
+pub fn query_names_from_proto(names: proto::ReadQueryResponse) -> QueryNames {
+    QueryNames {
+        relations: names.relations.into_iter().map(|name| name.parts).collect(),
+        parameters: names.parameters as usize,
+    }
 }

@@ -170,6 +170,7 @@ role_error! { coordinator::Error, "coordinator":
     "COMMIT_UNKNOWN" => Unknown { url, instant; source }
     "TOO_MANY_REFUSED" => TooManyRefused { rows, limit, first }
     "BATCH_GONE" => Gone { name, what }
+    "FLIGHT_NOT_FOUND" => NoFlight { name, what }
     "TIMEOUT" => Timeout { limit }
     "STORE_UNAVAILABLE" => Store { url, doing; source }
     "ROLE_UNREACHABLE" => Unreachable { doing; source }

@@ -160,6 +160,7 @@ fn coordinator_errors() -> Vec<coordinator::Error> {
         E::WriterConflict { url: s("/t"), instant: instant(), action: s("INSERT"), what: s("w") },
         E::Unknown { url: s("/t"), instant: instant(), source: boxed() },
         E::Gone { name: s("p/r"), what: s("w") },
+        E::NoFlight { name: s("table:t"), what: s("w") },
         E::Timeout { limit: s("1h") },
         E::Store { url: s("/t"), doing: s("d"), source: boxed() },
         E::Unreachable { doing: s("starting"), source: boxed() },

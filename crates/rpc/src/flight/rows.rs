@@ -4,8 +4,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Schema, SchemaRef};
+use arrow::error::ArrowError;
 use arrow_flight::FlightData;
 use arrow_flight::decode::{DecodedPayload, FlightDataDecoder};
 use arrow_flight::encode::{DictionaryHandling, FlightDataEncoderBuilder};
@@ -98,10 +99,20 @@ fn without_metadata(schema: &Schema) -> SchemaRef {
 }
 
 fn with_schema(batch: RecordBatch, schema: SchemaRef) -> Result<RecordBatch, RowError> {
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(schema, batch.columns().to_vec(), &options).map_err(|source| {
+    batch_of(&schema, batch.columns().to_vec(), batch.num_rows())
+}
+
+/// So many rows of these columns, in exactly `schema`.
+pub(crate) fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, RowError> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options).map_err(|source| {
         RowError::new(FlightFault { doing: "the rows differ from their schema", source: source.into() })
     })
+}
+
+/// The status of what Flight messages cannot hold.
+pub(crate) fn unsendable(doing: &'static str, error: ArrowError) -> Status {
+    row_status(&RowError::new(FlightFault { doing, source: error.into() }))
 }
 
 /// Flight messages that cannot be written or read.

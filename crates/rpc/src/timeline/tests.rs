@@ -20,7 +20,6 @@ use tributary_types::pipeline::{
 use tributary_types::{Code, Cursor, Fault, FileState, InstantTime, MemoryBudget, Retry, SourceName, Zone};
 
 use super::*;
-use crate::flight::FlightServer;
 use crate::testing::{behaviours, connect, rows};
 
 /// Answers the same to everybody and remembers what it was asked.

@@ -4,9 +4,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tributary_api::timeline::Timeline;
 use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
-use tributary_rpc::{Channel, CheckpointClient, Dial, MergeClient, TimelineClient, WriterClient, connect_with};
+use tributary_rpc::{
+    Channel, CheckpointClient, Dial, MergeClient, PullSettings, TimelineClient, WriterClient, connect_with,
+};
 use tributary_types::pipeline::Span;
 use tributary_types::{SystemClock, SystemEntropy};
 
@@ -14,9 +17,10 @@ use crate::cli::ServeArgs;
 use crate::commands::{Failed, parts_of, stop_signal};
 use crate::embedded::Settings;
 use crate::peers::Peer;
+use crate::replicas::{self, WriterReplica};
 use crate::roles::{Elsewhere, Hosted, Role, host};
 use crate::security::{self, ClientSecurity, FencedStores, Plan, Security};
-use crate::serve::{self, Options, Server};
+use crate::serve::{self, Options, PullOptions, Server};
 use crate::telemetry;
 
 /// Runs the command; answers the exit code.
@@ -74,7 +78,13 @@ async fn prepare(
     settings.coordinator.batches_at_once = args.max_batches as usize;
     settings.coordinator.memory = args.memory.map(|memory| memory.0);
     let hosted = host(&args.roles, &elsewhere, &parts, settings).map_err(|e| Failed::new(&e, 2))?;
-    Ok((hosted, Options { listen, http, metrics, peers }, secured.security))
+    let settings = PullSettings {
+        tickets_valid: args.tickets_valid.0,
+        endpoints: args.pull_endpoints as usize,
+        ..PullSettings::default()
+    };
+    let pulls = PullOptions { advertise: args.advertise_address.clone(), settings };
+    Ok((hosted, Options { listen, http, metrics, peers, pulls }, secured.security))
 }
 
 /// Stops a server that was told to; answers the exit code.
@@ -113,9 +123,21 @@ fn elsewhere(args: &ServeArgs, dial: &Dial) -> Result<(Elsewhere, Vec<Peer>), Fa
         Ok(Some((channel, format!("the {} role, {address}", role.as_str()))))
     };
     let mut elsewhere = Elsewhere::default();
-    if let Some((channel, at)) = channel(Role::Timeline, &args.timeline_address)? {
-        elsewhere.timeline = Some(Arc::new(TimelineClient::new(channel, at)));
+    let mut timelines = Vec::new();
+    for address in &args.timeline_address {
+        if let Some((channel, at)) = channel(Role::Timeline, &Some(address.clone()))? {
+            timelines.push(Arc::new(TimelineClient::new(channel, at)) as Arc<dyn Timeline>);
+        }
     }
+    elsewhere.timeline = replicas::timelines(timelines);
+    let mut writers = Vec::new();
+    for address in &args.writer_address {
+        if let Some((channel, at)) = channel(Role::Writer, &Some(address.clone()))? {
+            let peer = Some(Peer { role: Role::Writer, address: address.clone(), channel: channel.clone() });
+            writers.push(Arc::new(WriterReplica { writer: Arc::new(WriterClient::new(channel, at)), peer }));
+        }
+    }
+    elsewhere.writer = replicas::writers(writers);
     if let Some((channel, at)) = channel(Role::Sources, &args.sources_address)? {
         elsewhere.sources = Some(Arc::new(TimelineClient::new(channel, at)));
     }
@@ -124,9 +146,6 @@ fn elsewhere(args: &ServeArgs, dial: &Dial) -> Result<(Elsewhere, Vec<Peer>), Fa
     }
     if let Some((channel, at)) = channel(Role::Merge, &args.merge_address)? {
         elsewhere.merge = Some(Arc::new(MergeClient::new(channel, at)));
-    }
-    if let Some((channel, at)) = channel(Role::Writer, &args.writer_address)? {
-        elsewhere.writer = Some(Arc::new(WriterClient::new(channel, at)));
     }
     Ok((elsewhere, peers))
 }

@@ -122,7 +122,8 @@ async fn serve_held() -> (Arc<Held>, Server, String) {
     let held = Arc::new(Held::default());
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle();
-    let options = Options { listen: any, http: Some(any), metrics: Some(metrics), peers: Vec::new() };
+    let options =
+        Options { listen: any, http: Some(any), metrics: Some(metrics), peers: Vec::new(), pulls: Default::default() };
     let server = start(hosted(&held), options).await.unwrap();
     let url = format!("http://{}", server.address());
     (held, server, url)
@@ -214,7 +215,8 @@ async fn a_batch_that_outlasts_the_drain_time_is_cancelled_and_named() {
 #[tokio::test]
 async fn an_address_in_use_is_named() {
     let (_, server, _) = serve_held().await;
-    let options = Options { listen: server.address(), http: None, metrics: None, peers: Vec::new() };
+    let options =
+        Options { listen: server.address(), http: None, metrics: None, peers: Vec::new(), pulls: Default::default() };
     let refused = start(hosted(&Arc::new(Held::default())), options).await.err().unwrap();
     assert_eq!(refused.to_string(), format!("cannot listen on {}", server.address()));
 }
@@ -224,7 +226,8 @@ async fn serve_with_peer(address: &str) -> (Server, Peer) {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let channel = connect_lazily(address).unwrap();
     let peer = Peer { role: Role::Merge, address: address.to_string(), channel };
-    let options = Options { listen: any, http: Some(any), metrics: None, peers: vec![peer.clone()] };
+    let options =
+        Options { listen: any, http: Some(any), metrics: None, peers: vec![peer.clone()], pulls: Default::default() };
     (start(hosted(&Arc::default()), options).await.unwrap(), peer)
 }
 
@@ -250,7 +253,13 @@ async fn readiness_names_a_role_elsewhere_that_is_down_and_follows_it() {
 
     let merge = start(
         Hosted::default(),
-        Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() },
+        Options {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            http: None,
+            metrics: None,
+            peers: Vec::new(),
+            pulls: Default::default(),
+        },
     )
     .await
     .unwrap();

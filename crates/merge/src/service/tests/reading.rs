@@ -177,6 +177,7 @@ async fn planned(bench: &Bench) -> String {
         sources: bench.sources.iter().map(|source| (source.source.clone(), Arc::clone(&source.schema))).collect(),
         limits: bench.limits.clone(),
         now_millis: 0,
+        query: None,
     };
     bench.service().engine.plan(&Arc::new(job), Joins::Hash).await.unwrap().describe().1
 }
