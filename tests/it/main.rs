@@ -38,6 +38,7 @@ mod shared_writers;
 mod source_reports;
 mod source_sets;
 mod support;
+mod traces;
 mod unreachable;
 mod vanishing;
 mod version_six;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
+use tracing::Instrument as _;
 use tributary_api::Stop;
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints};
@@ -29,6 +30,7 @@ use crate::remains::refuse_reading_the_target;
 use crate::schedule::{Claim, Limits, Schedule, Turn};
 use crate::setting;
 use crate::settings::Settings;
+use crate::spans::{batch_span, close_span};
 use crate::standing::find_standing;
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
 use crate::turns::Conflicts;
@@ -127,7 +129,7 @@ impl Inner {
         let status = Arc::new(status);
         // In a task of its own: whatever happens in it, even a panic, ends the batch with an outcome.
         let batch = run_in_turn(Arc::clone(&self), Arc::clone(&request), Arc::clone(&status), control, turn);
-        let task = tokio::spawn(batch);
+        let task = tokio::spawn(batch.in_current_span());
         let result = match task.await {
             Ok(result) => result,
             Err(ended) => Err(Error::Lost { what: format!("the batch ended without an outcome: {}", panic_of(ended)) }),
@@ -149,6 +151,7 @@ impl Inner {
             }
         }
         let took_millis = (self.clock.now_millis() - ended.started_millis).max(0) as u64;
+        close_span(&ended);
         publish(&ended, took_millis);
         setting::count(&request, &ended);
         // Before anybody hears of the end: whoever does may end the process.
@@ -233,7 +236,7 @@ async fn run_in_turn(
     let _slot = tokio::select! {
         biased;
         () = stop.wait() => return Err(Error::Cancelled),
-        slot = turn.comes() => slot,
+        slot = turn.comes().instrument(tracing::info_span!("wait for a turn")) => slot,
     };
     Batch::new(&inner, &request, &status, &control)?.run().await
 }
@@ -303,7 +306,8 @@ impl Coordinator for Service {
         inner.keep_record(&first, &request.pipeline, &definition).await;
         // Before the answer as well: requests that follow one another wait in that order.
         let turn = inner.schedule.enter(claim_of(&request.pipeline));
-        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted, turn));
+        let span = batch_span(&first);
+        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted, turn).instrument(span));
         Ok(first)
     }
 

@@ -16,8 +16,10 @@ pub mod coordinator;
 pub mod fault;
 pub mod flight;
 pub mod merge;
+pub mod otlp;
 pub mod proto;
 pub mod timeline;
+pub mod trace;
 pub mod writer;
 
 mod link;

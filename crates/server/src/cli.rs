@@ -2,6 +2,7 @@
 //! The command line.
 
 mod cursors;
+mod observing;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,9 +14,10 @@ use tributary_types::pipeline::{ByteSize, Span};
 
 use crate::commands;
 use crate::roles::Role;
-use crate::telemetry;
+use crate::telemetry::Telemetry;
 
 pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
+pub use self::observing::TelemetryArgs;
 
 /// Keeps one Apache Hudi table up to date from many.
 #[derive(Debug, Parser)]
@@ -31,9 +33,9 @@ pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
                   rejected, 3 conflict, 4 cancelled, 5 outcome unknown."
 )]
 pub struct Cli {
-    /// Logs as JSON lines on standard error; `TRIBUTARY_LOG` filters them.
-    #[arg(long, global = true)]
-    pub log_json: bool,
+    /// Logs and traces.
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
     /// How long a request to an object store may take, and how long one that fails is repeated: a store that does not
     /// answer is given up after at most twice this time.
     #[arg(long, global = true, default_value = "30s", env = "TRIBUTARY_STORE_TIMEOUT", value_parser = parse_store_timeout)]
@@ -63,6 +65,21 @@ pub enum Command {
     Cursors(CursorsCommand),
     /// Measure reading and merging as ratios to plain DataFusion, on tables made for it.
     Bench(BenchArgs),
+}
+
+impl Command {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Run(_) => "run",
+            Command::Plan(_) => "plan",
+            Command::Table(_) => "table",
+            Command::Serve(_) => "serve",
+            Command::Batches(_) => "batches",
+            Command::Cursors(_) => "cursors",
+            Command::Bench(_) => "bench",
+        }
+    }
 }
 
 /// How results are printed.
@@ -324,7 +341,6 @@ fn parse_span(text: &str) -> Result<Span, String> {
 
 /// Runs the command line; the exit code is the process's.
 pub fn main(cli: Cli) -> ExitCode {
-    telemetry::init_logs(cli.log_json);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -335,7 +351,9 @@ pub fn main(cli: Cli) -> ExitCode {
     let settings = StoreSettings { timeout: cli.store_timeout.0 };
     let stores: Arc<dyn Stores> = Arc::new(SystemStores::with_settings(settings));
     let result = runtime.block_on(async {
-        match cli.command {
+        let telemetry = Telemetry::start(&cli.telemetry, cli.command.name())
+            .map_err(|message| commands::Failed { message, exit_code: 2 })?;
+        let result = match cli.command {
             Command::Run(args) => commands::run::run(args, stores).await,
             Command::Plan(args) => commands::plan::plan(args, stores).await,
             Command::Table(command) => commands::table::table(command, stores).await,
@@ -343,7 +361,9 @@ pub fn main(cli: Cli) -> ExitCode {
             Command::Batches(command) => commands::batches::batches(command).await,
             Command::Cursors(command) => commands::cursors::cursors(command, stores).await,
             Command::Bench(args) => commands::bench::bench(args, stores).await,
-        }
+        };
+        telemetry.finish().await;
+        result
     });
     match result {
         Ok(code) => ExitCode::from(code),

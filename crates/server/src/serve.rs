@@ -109,6 +109,7 @@ pub async fn start(hosted: Hosted, options: Options) -> Result<Server, Error> {
     let (address, listener) = bind(options.listen).await?;
     let grpc = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .trace_fn(tributary_rpc::trace::server_span)
         .add_routes(routes)
         .serve_with_incoming_shutdown(listener, told(stopped.clone()));
     let grpc = tokio::spawn(grpc);

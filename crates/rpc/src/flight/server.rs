@@ -27,6 +27,7 @@ use crate::convert::read_from_proto;
 use crate::coordinator::read_name;
 use crate::fault::{malformed, to_status, unsupported};
 use crate::proto::timeline as proto;
+use crate::trace::within_current;
 use crate::writer::stage;
 
 /// Batches that `ListFlights` shows at most.
@@ -101,7 +102,7 @@ impl FlightServer {
             None => Arc::clone(&request.schema),
         };
         let rows = timeline.read(request).await.map_err(|e| to_status(&e))?;
-        Ok(send_rows(schema, rows))
+        Ok(send_rows(schema, Box::pin(within_current(rows))))
     }
 }
 

@@ -5,15 +5,18 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
 use tributary_api::coordinator::{self, BatchStatus, Coordinator, RunRequest};
 use tributary_hudi::Stores;
 use tributary_rpc::Link;
+use tributary_trace::{Baggage, TraceContext};
 use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{Output, RunArgs};
 use crate::commands::{self, Failed, Job, load_job, stop_signal};
 use crate::news::ServerNews;
 use crate::output::{self, Progress};
+use crate::telemetry::bars;
 
 /// Longest pause after failures, without what is added at random.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -180,7 +183,7 @@ impl Runner<'_> {
                     news.lost(&with_causes(&error));
                 }
                 (Err(broken), _) => {
-                    eprintln!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs());
+                    bars::say(&format!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs()));
                 }
                 (Ok(_), _) => {}
             }
@@ -195,7 +198,15 @@ impl Runner<'_> {
         }
     }
 
+    /// One batch, as one trace: below that of whoever started this process, where it says so in `TRACEPARENT`.
     async fn one_batch(&self) -> Result<BatchStatus, Broken> {
+        let span = tracing::info_span!("run", otel.kind = "client", pipeline = %self.request.pipeline.name);
+        let parent = std::env::var("TRACEPARENT").ok().and_then(|header| TraceContext::parse(&header));
+        tributary_trace::join(&span, parent, &Baggage::default());
+        self.follow_batch().instrument(span).await
+    }
+
+    async fn follow_batch(&self) -> Result<BatchStatus, Broken> {
         let started = self.coordinator.run_batch(self.request.clone()).await.map_err(Broken::Call)?;
         if let Some(news) = &self.news {
             news.back();
