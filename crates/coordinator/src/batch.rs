@@ -262,6 +262,9 @@ impl<'a> Batch<'a> {
         let opening = open(roles, pipeline, Purpose::Batch, existing.as_ref(), &standing, &limits, planned);
         let opening = self.unless_stopped(opening).instrument(planning).await?;
         source_metrics::record(pipeline, &opening.plans, self.inner.clock.now_millis());
+        if let Some(observer) = self.inner.observer() {
+            observer.planned(pipeline, &status.borrow().clone(), opening.schemas());
+        }
         // Cursors that are set by hand are kept by a commit, or a flag would set them again and again.
         let empty = !opening.plans.has_news(pipeline) && standing.tokens().is_empty();
         if empty && (!request.allow_empty || opening.plans.all_left_out(pipeline)) {

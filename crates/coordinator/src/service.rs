@@ -2,13 +2,13 @@
 //! The coordinator role itself: requests, running batches, and what is known of finished ones.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tracing::Instrument as _;
-use tributary_api::Stop;
+use tributary_api::{BatchObserver, Stop};
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints};
 use tributary_api::coordinator::{
@@ -66,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) conflicts: Conflicts,
     /// Locks asked for so far: each has an owner of its own.
     locks: AtomicU64,
+    /// Who wants to know of the batches.
+    observer: OnceLock<Arc<dyn BatchObserver>>,
 }
 
 impl Service {
@@ -83,8 +85,14 @@ impl Service {
         let schedule = Schedule::new(Limits { batches: settings.batches_at_once, memory: settings.memory });
         let locks = AtomicU64::new(0);
         let conflicts = Conflicts::default();
-        let inner = Inner { roles, stores, clock, settings, process, registry, schedule, conflicts, locks };
+        let observer = OnceLock::new();
+        let inner = Inner { roles, stores, clock, settings, process, registry, schedule, conflicts, locks, observer };
         Service { inner: Arc::new(inner) }
+    }
+
+    /// Tells `observer` of every batch from now on; the first one that is given stays.
+    pub fn observe(&self, observer: Arc<dyn BatchObserver>) {
+        let _ = self.inner.observer.set(observer);
     }
 
     /// Finds out what became of batches whose process ended before they did. Answers what was found, a sentence each.
@@ -95,6 +103,10 @@ impl Service {
 }
 
 impl Inner {
+    pub(crate) fn observer(&self) -> Option<&dyn BatchObserver> {
+        self.observer.get().map(AsRef::as_ref)
+    }
+
     /// Who takes a target's lock next; `what` says what for.
     pub(crate) fn lock_owner(&self, what: &str) -> LockOwner {
         let number = self.locks.fetch_add(1, Ordering::Relaxed);
@@ -127,6 +139,9 @@ impl Inner {
     async fn run(self: Arc<Self>, request: Arc<RunRequest>, definition: String, admitted: Admitted, turn: Turn) {
         let Admitted { status, control, .. } = admitted;
         let status = Arc::new(status);
+        if let Some(observer) = self.observer() {
+            observer.began(&request.pipeline, &status.borrow().clone());
+        }
         // In a task of its own: whatever happens in it, even a panic, ends the batch with an outcome.
         let batch = run_in_turn(Arc::clone(&self), Arc::clone(&request), Arc::clone(&status), control, turn);
         let task = tokio::spawn(batch.in_current_span());
@@ -154,6 +169,9 @@ impl Inner {
         close_span(&ended);
         publish(&ended, took_millis);
         setting::count(&request, &ended);
+        if let Some(observer) = self.observer() {
+            observer.ended(&request.pipeline, &ended);
+        }
         // Before anybody hears of the end: whoever does may end the process.
         self.keep_record(&ended, &request.pipeline, &definition).await;
         status.send_replace(ended);

@@ -17,7 +17,7 @@ use crate::roles::Role;
 use crate::telemetry::Telemetry;
 
 pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
-pub use self::observing::TelemetryArgs;
+pub use self::observing::{LineageArgs, TelemetryArgs};
 
 /// Keeps one Apache Hudi table up to date from many.
 #[derive(Debug, Parser)]
@@ -134,6 +134,9 @@ pub struct RunArgs {
     /// Commit even if no source has news.
     #[arg(long)]
     pub allow_empty: bool,
+    /// Events of lineage.
+    #[command(flatten)]
+    pub lineage: LineageArgs,
     /// Directory that keeps the history of batches; without it the history ends with the process.
     #[arg(long, env = "TRIBUTARY_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
@@ -239,6 +242,9 @@ pub struct ServeArgs {
     /// by itself runs alone.
     #[arg(long, value_parser = parse_size)]
     pub memory: Option<ByteSize>,
+    /// Events of lineage.
+    #[command(flatten)]
+    pub lineage: LineageArgs,
 }
 
 /// Which server to ask.

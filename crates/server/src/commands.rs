@@ -13,6 +13,7 @@ use std::error::Error as StdError;
 use std::path::Path;
 use std::sync::Arc;
 
+use tributary_api::BatchObserver;
 use tributary_api::coordinator::{self, Coordinator};
 use tributary_hudi::Stores;
 use tributary_rpc::{CoordinatorClient, Link, connect_lazily};
@@ -20,7 +21,7 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{Override, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{JobArgs, OverrideArgs};
-use crate::embedded::{Embedded, Settings, embed, open_store};
+use crate::embedded::{Embedded, Settings, embed_observed, open_store};
 use crate::news::ServerNews;
 use crate::roles::Parts;
 use crate::{pipeline_file, properties_file};
@@ -102,8 +103,17 @@ pub(crate) fn parts(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Part
 
 /// The roles, embedded.
 pub(crate) fn roles(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Embedded, Failed> {
+    observed(data, stores, None)
+}
+
+/// The roles, embedded, with somebody who is told of the batches.
+pub(crate) fn observed(
+    data: Option<&Path>,
+    stores: Arc<dyn Stores>,
+    observer: Option<Arc<dyn BatchObserver>>,
+) -> Result<Embedded, Failed> {
     let Parts { stores, store, clock, entropy } = parts(data, stores)?;
-    Ok(embed(stores, store, clock, entropy, Settings::default()))
+    Ok(embed_observed(stores, store, clock, entropy, Settings::default(), observer))
 }
 
 /// The coordinator of a command: on `server`, or embedded.

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod cli;
 pub mod commands;
 pub mod embedded;
+pub mod lineage;
 pub mod peers;
 pub mod pipeline_file;
 pub mod properties_file;

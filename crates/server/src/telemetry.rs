@@ -100,6 +100,7 @@ pub fn record_metrics() -> Option<PrometheusHandle> {
     metrics::gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     metrics::gauge!(STARTED).set(SystemClock.now_millis() as f64 / 1000.0);
     otlp::register();
+    crate::lineage::register();
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -115,6 +116,7 @@ pub fn documented() -> Vec<(&'static str, &'static str)> {
     let roles = [
         HELP.as_slice(),
         otlp::HELP.as_slice(),
+        crate::lineage::HELP.as_slice(),
         tributary_coordinator::metrics::HELP.as_slice(),
         tributary_coordinator::source_metrics::HELP.as_slice(),
         tributary_timeline::metrics::HELP.as_slice(),

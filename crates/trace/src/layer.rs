@@ -39,7 +39,7 @@ impl Sampling {
             Sampling::All => true,
             Sampling::Nothing => false,
             // By the 56 bits that are random in every kind of id.
-            Sampling::Ratio(part) => ((trace.bits() as u64 & ((1 << 56) - 1)) as f64) < part * (1u64 << 56) as f64,
+            Sampling::Ratio(part) => (trace.bits() as u64 & ((1 << 56) - 1)) < (part * (1u64 << 56) as f64) as u64,
         }
     }
 }

@@ -14,3 +14,15 @@ pub struct TelemetryArgs {
     #[arg(long, global = true)]
     pub otlp_endpoint: Option<String>,
 }
+
+/// Where a process that runs batches tells of their lineage.
+#[derive(Debug, Clone, Default, Args)]
+pub struct LineageArgs {
+    /// Tell of each batch in events of OpenLineage: to this URL, `http://HOST:PORT`, by POST, or into this file, one event
+    /// a line. Nowhere when absent, unless `OPENLINEAGE_URL` says where. A token is read from `OPENLINEAGE_API_KEY`.
+    #[arg(long)]
+    pub lineage: Option<String>,
+    /// The namespace of pipelines in these events.
+    #[arg(long, env = "OPENLINEAGE_NAMESPACE", default_value = "tributary")]
+    pub lineage_namespace: String,
+}

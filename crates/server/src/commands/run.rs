@@ -14,6 +14,7 @@ use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, Sys
 
 use crate::cli::{Output, RunArgs};
 use crate::commands::{self, Failed, Job, load_job, stop_signal};
+use crate::lineage::Lineage;
 use crate::news::ServerNews;
 use crate::output::{self, Progress};
 use crate::telemetry::bars;
@@ -25,10 +26,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 pub async fn run(args: RunArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
     let Job { pipeline, overrides } = load_job(&args.job, &args.overrides)?;
     let request = request_id(args.request_id.as_deref())?;
+    let lineage = match args.server {
+        // The server tells of its batches itself.
+        Some(_) => None,
+        None => Lineage::start(&args.lineage)?,
+    };
     let news = args.server.as_deref().map(|server| Arc::new(ServerNews::new(server)));
     let coordinator = match (&args.server, &news) {
         (Some(server), Some(news)) => commands::connect_with(server, Arc::clone(news) as Arc<dyn Link>)?,
-        _ => commands::roles(args.data_dir.as_deref(), stores)?.coordinator,
+        _ => {
+            let observer = lineage.as_ref().map(Lineage::observer);
+            commands::observed(args.data_dir.as_deref(), stores, observer)?.coordinator
+        }
     };
     let runner = Runner {
         coordinator: coordinator.as_ref(),
@@ -47,11 +56,16 @@ pub async fn run(args: RunArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
         output: args.output,
         brief: args.brief,
     };
-    if args.continuous {
-        return runner.continuous(stop_signal()).await;
+    let ended = match args.continuous {
+        true => runner.continuous(stop_signal()).await,
+        false => runner.one_batch().await.map_err(Broken::into_failed).map(|ended| {
+            ended.outcome.unwrap_or(Outcome::Failed).exit_code()
+        }),
+    };
+    if let Some(lineage) = lineage {
+        lineage.finish().await;
     }
-    let ended = runner.one_batch().await.map_err(Broken::into_failed)?;
-    Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code())
+    ended
 }
 
 /// Who runs this command, for the history.

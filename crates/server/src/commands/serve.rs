@@ -12,6 +12,7 @@ use tributary_types::pipeline::Span;
 use crate::cli::ServeArgs;
 use crate::commands::{Failed, parts, stop_signal};
 use crate::embedded::Settings;
+use crate::lineage::Lineage;
 use crate::peers::Peer;
 use crate::roles::{Elsewhere, Hosted, Role, host};
 use crate::serve::{self, Options, Server};
@@ -20,6 +21,10 @@ use crate::telemetry;
 /// Runs the command; answers the exit code.
 pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
     let (hosted, options) = prepare(&args, stores).await?;
+    let lineage = Lineage::start(&args.lineage)?;
+    if let Some(lineage) = &lineage {
+        hosted.observe(lineage.observer());
+    }
     let starting = hosted.clone();
     let mut server = serve::start(hosted, options).await.map_err(|e| Failed::new(&e, 1))?;
     println!("listening on {}", server.address());
@@ -36,7 +41,11 @@ pub async fn serve(args: ServeArgs, stores: Arc<dyn Stores>) -> Result<u8, Faile
         () = stop_signal() => {}
         message = server.ended() => return Err(Failed { message, exit_code: 1 }),
     }
-    stop(server, args.drain).await
+    let stopped = stop(server, args.drain).await;
+    if let Some(lineage) = lineage {
+        lineage.finish().await;
+    }
+    stopped
 }
 
 /// The roles, and where to serve them.
