@@ -15,5 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("tributary.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
+    // Of others, and no part of what we serve.
+    println!("cargo:rerun-if-changed=otlp");
+    tonic_prost_build::configure().compile_fds(protox::compile(["trace_service.proto"], ["otlp"])?)?;
     Ok(())
 }

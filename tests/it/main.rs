@@ -48,6 +48,7 @@ mod source_reports;
 mod source_sets;
 mod stored;
 mod support;
+mod traces;
 mod unreachable;
 mod vanishing;
 mod version_six;

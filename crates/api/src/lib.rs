@@ -15,10 +15,12 @@ pub mod timeline;
 pub mod transform;
 pub mod writer;
 
+mod observer;
 mod operators;
 mod rows;
 mod stop;
 
+pub use observer::{BatchObserver, Schemas};
 pub use operators::operator_problem;
 pub use rows::{BoxedError, RowError, RowStream, boxed_error};
 pub use stop::{Stop, StopSource};

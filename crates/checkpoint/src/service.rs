@@ -269,6 +269,7 @@ impl Read {
 
 #[async_trait]
 impl Checkpoints for Service {
+    #[tracing::instrument(name = "find the cursors", skip_all, fields(role = "checkpoint", pipeline = %pipeline))]
     async fn resolve(&self, pipeline: &PipelineName, target: &str) -> Result<Resolved, Error> {
         let (resolved, mut right) = self.compare(pipeline, target).await?;
         right.epoch = resolved.next_epoch;

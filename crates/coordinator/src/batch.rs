@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::watch;
+use tracing::{Instrument as _, Span};
 use tributary_api::Stop;
 use tributary_api::checkpoint::Resolved;
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
@@ -44,6 +45,7 @@ use crate::remains::{refuse_damaged, refuse_reading_the_target, refuse_remains};
 use crate::service::Inner;
 use crate::services::TableServices;
 use crate::source_metrics;
+use crate::spans::stage_span;
 use crate::staged::{replaced_groups, target_slices};
 use crate::standing::{Standing, find_standing};
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, new_table, target_error};
@@ -77,6 +79,8 @@ pub(crate) struct Batch<'a> {
     unacknowledged: bool,
     /// The plans that were read in the end, where a file moved under the first ones.
     replanned: Option<Plans>,
+    /// The batch's own span: its stages have spans below it.
+    span: Span,
 }
 
 /// Everything that is fixed before the first row is read, and the target.
@@ -132,6 +136,7 @@ impl<'a> Batch<'a> {
             budget,
             unacknowledged: false,
             replanned: None,
+            span: Span::current(),
         })
     }
 
@@ -168,14 +173,17 @@ impl<'a> Batch<'a> {
         self.go_on()?;
         self.enter(Stage::Begin);
         let table = self.table_lock(locks).await?;
-        let opened = self.begin(&prepared).await;
+        let opened = self.begin(&prepared).instrument(stage_span(Stage::Begin)).await;
         give_back_if(table).await;
         let opened = opened?;
         // Held from before the gate to the last table service, for a moment in between but not.
         let mut table = None;
         let result = self.merge_and_commit(&prepared, &opened, locks, &mut table).await;
         match &result {
-            Err(error) => self.clean_up(&prepared.target, &opened, error, locks, &mut table).await,
+            Err(error) => {
+                let cleaning = self.clean_up(&prepared.target, &opened, error, locks, &mut table);
+                cleaning.instrument(tracing::info_span!("roll back")).await;
+            }
             Ok(Ended::Committed(commit)) => {
                 let limit = self.request.pipeline.limits.timeout.0;
                 let settings = &self.inner.settings;
@@ -188,7 +196,8 @@ impl<'a> Batch<'a> {
                     commit_request: settings.commit_request,
                 };
                 let services = self.services(&prepared.target);
-                services.run_within(limit, settings.stop_within, commit.seq, &means).await;
+                let running = services.run_within(limit, settings.stop_within, commit.seq, &means);
+                running.instrument(tracing::info_span!("table services")).await;
                 table = pausable.into_table();
             }
             Ok(Ended::NoNewData) => {}
@@ -222,7 +231,8 @@ impl<'a> Batch<'a> {
         refuse_reading_the_target(self.inner.stores.as_ref(), &self.request.pipeline, &self.storage)?;
         self.unless_stopped(self.check_error_table()).await?;
         let table = self.table_lock(locks).await?;
-        let existing = self.find_ready().await;
+        let resolving = stage_span(Stage::Resolve);
+        let existing = self.find_ready().instrument(resolving.clone()).await;
         give_back_if(table).await;
         let existing = existing?;
         let seen = existing.as_ref().map(|target| completed_writes(&target.timeline)).unwrap_or_default();
@@ -230,28 +240,34 @@ impl<'a> Batch<'a> {
         let pipeline = &request.pipeline;
         let roles = &self.inner.roles;
         let resolve = async { Ok(roles.checkpoints.resolve(&pipeline.name, self.storage.url()).await?) };
-        let resolved = self.unless_stopped(resolve).await?;
-        if let Some(commit) = self.unless_stopped(self.answer(existing.as_ref(), &resolved)).await? {
+        let resolved = self.unless_stopped(resolve).instrument(resolving.clone()).await?;
+        if let Some(commit) =
+            self.unless_stopped(self.answer(existing.as_ref(), &resolved)).instrument(resolving).await?
+        {
             return Ok(Preparation::Ended(Ended::Committed(commit)));
         }
         if let Some(target) = &existing {
             target.check_writers(self.storage.url(), pipeline.target.writers)?;
         }
         self.enter(Stage::Plan);
+        let planning = stage_span(Stage::Plan);
         let status = self.status;
         let standing = find_standing(roles, pipeline, self.storage.url(), &resolved, &request.overrides);
-        let standing = self.unless_stopped(standing).await?;
+        let standing = self.unless_stopped(standing).instrument(planning.clone()).await?;
         status.send_modify(|status| status.overrides = standing.overrides().to_vec());
         if request.cursors_only {
-            return self.prepare_cursors(existing, resolved, standing, seen).await;
+            return self.prepare_cursors(existing, resolved, standing, seen).instrument(planning).await;
         }
         let planned = |plans: &Plans| {
             status.send_modify(|status| status.sources = plans.status(pipeline));
         };
         let limits = self.limits();
         let opening = open(roles, pipeline, Purpose::Batch, existing.as_ref(), &standing, &limits, planned);
-        let opening = self.unless_stopped(opening).await?;
+        let opening = self.unless_stopped(opening).instrument(planning).await?;
         source_metrics::record(pipeline, &opening.plans, self.inner.clock.now_millis());
+        if let Some(observer) = self.inner.observer() {
+            observer.planned(pipeline, &status.borrow().clone(), opening.schemas());
+        }
         // Cursors that are set by hand are kept by a commit, or a flag would set them again and again.
         let empty = !opening.plans.has_news(pipeline) && standing.tokens().is_empty();
         if empty && (!request.allow_empty || opening.plans.all_left_out(pipeline)) {
@@ -328,6 +344,7 @@ impl<'a> Batch<'a> {
         let (directory, action) = (config.timeline_dir(), action_of(operation, config));
         begin_instant(&self.storage, &directory, &instant, action, operation.as_str(), &owner).await.map_err(fail)?;
         self.status.send_modify(|status| status.instant = Some(instant.clone()));
+        self.span.record("instant", instant.as_str());
         let slices = current_file_slices(&self.storage, config, &timeline).await.map_err(fail)?;
         let completed = timeline.instants().iter().filter(|instant| !instant.is_pending());
         let pinned = completed.map(|instant| instant.requested.clone()).collect();
@@ -368,7 +385,7 @@ impl<'a> Batch<'a> {
         self.enter(Stage::Merge);
         let merged = match &prepared.work {
             Work::Merge(opening) => {
-                let merged = self.merge(prepared, opening, opened).await?;
+                let merged = self.merge(prepared, opening, opened).instrument(stage_span(Stage::Merge)).await?;
                 Box::pin(self.commit_refused(prepared, opening, opened, &merged)).await?;
                 merged
             }
@@ -377,7 +394,9 @@ impl<'a> Batch<'a> {
         *table = self.table_lock(locks).await?;
         self.control.begin_commit(&self.request.pipeline.limits.timeout.to_string())?;
         self.enter(Stage::Commit);
-        self.commit(prepared, opened, &merged, heartbeat.renewed_millis(), locks.held(table.as_ref())).await
+        let lock = locks.held(table.as_ref());
+        let committing = self.commit(prepared, opened, &merged, heartbeat.renewed_millis(), lock);
+        committing.instrument(stage_span(Stage::Commit)).await
     }
 
     async fn commit(

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tracing::Instrument as _;
 use tributary_api::StopSource;
 use tributary_hudi::Storage;
 use tributary_hudi::target::{Owner, write_heartbeat};
@@ -30,7 +31,7 @@ impl Heartbeat {
         let renewed = Arc::new(AtomicI64::new(clock.now_millis()));
         let stop = StopSource::new();
         let (told, beat) = (stop.listen(), Arc::clone(&renewed));
-        let task = tokio::spawn(async move {
+        let beating = async move {
             loop {
                 tokio::select! {
                     () = told.wait() => return,
@@ -46,7 +47,8 @@ impl Heartbeat {
                     }
                 }
             }
-        });
+        };
+        let task = tokio::spawn(beating.in_current_span());
         Heartbeat { renewed, stop, task }
     }
 

@@ -44,6 +44,7 @@ mod services;
 mod setting;
 mod settings;
 pub mod source_metrics;
+mod spans;
 mod staged;
 mod standing;
 mod stored;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use futures::future::try_join_all;
+use tributary_api::Schemas;
 use tributary_api::coordinator::{Error, SourceStatus};
 use tributary_api::merge::{Bound, CheckRequest, Checked, MergeLimits, MergeSource, Step};
 use tributary_api::timeline::{Begin, FilesRequest, PlanRequest, Relation, SourcePlan, Timeline, Views};
@@ -38,6 +39,14 @@ pub(crate) struct Opening {
     pub(crate) checked: Checked,
     /// Schema of the table after the batch.
     pub(crate) schema: SchemaRef,
+}
+
+impl Opening {
+    /// What a batch reads and what it makes.
+    pub(crate) fn schemas(&self) -> Schemas {
+        let sources = self.plans.sources.iter().map(|plan| (plan.source.clone(), plan.table.schema.clone()));
+        Schemas { sources: sources.collect(), target: Arc::clone(&self.schema) }
+    }
 }
 
 /// Binds the SQL, plans the sources from where they stand, plans the SQL over them and fits its result into the

@@ -2,12 +2,13 @@
 //! The coordinator role itself: requests, running batches, and what is known of finished ones.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use tokio::sync::{Semaphore, watch};
-use tributary_api::Stop;
+use tracing::Instrument as _;
+use tributary_api::{BatchObserver, Stop};
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints};
 use tributary_api::coordinator::{
@@ -32,6 +33,7 @@ use crate::remains::refuse_reading_the_target;
 use crate::schedule::{Claim, Limits, Schedule, Turn};
 use crate::setting;
 use crate::settings::Settings;
+use crate::spans::{batch_span, close_span};
 use crate::standing::find_standing;
 use crate::target::{TargetState, check_config, is_untouched, load_timeline, target_error};
 use crate::turns::Conflicts;
@@ -71,6 +73,8 @@ pub(crate) struct Inner {
     locks: AtomicU64,
     /// One for each query of a puller that may run.
     pub(crate) queries: Arc<Semaphore>,
+    /// Who wants to know of the batches.
+    observer: OnceLock<Arc<dyn BatchObserver>>,
 }
 
 impl Service {
@@ -102,13 +106,31 @@ impl Service {
         let conflicts = Conflicts::default();
         let catalog = Catalog::new(catalog);
         let queries = Arc::new(Semaphore::new(settings.queries_at_once));
-        let inner =
-            Inner { roles, stores, clock, settings, process, registry, schedule, catalog, conflicts, locks, queries };
+        let observer = OnceLock::new();
+        let inner = Inner {
+            roles,
+            stores,
+            clock,
+            settings,
+            process,
+            registry,
+            schedule,
+            catalog,
+            conflicts,
+            locks,
+            queries,
+            observer,
+        };
         Service { inner: Arc::new(inner) }
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
+    }
+
+    /// Tells `observer` of every batch from now on; the first one that is given stays.
+    pub fn observe(&self, observer: Arc<dyn BatchObserver>) {
+        let _ = self.inner.observer.set(observer);
     }
 
     /// Finds out what became of batches whose process ended before they did. Answers what was found, a sentence each.
@@ -160,12 +182,17 @@ impl Service {
         inner.keep_record(&first, &request.pipeline, &definition).await;
         // Before the answer as well: requests that follow one another wait in that order.
         let turn = inner.schedule.enter(claim_of(&request.pipeline));
-        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted, turn));
+        let span = batch_span(&first);
+        tokio::spawn(Arc::clone(inner).run(Arc::new(request), definition, admitted, turn).instrument(span));
         Ok(first)
     }
 }
 
 impl Inner {
+    pub(crate) fn observer(&self) -> Option<&dyn BatchObserver> {
+        self.observer.get().map(AsRef::as_ref)
+    }
+
     /// Who takes a target's lock next; `what` says what for.
     pub(crate) fn lock_owner(&self, what: &str) -> LockOwner {
         let number = self.locks.fetch_add(1, Ordering::Relaxed);
@@ -207,10 +234,13 @@ impl Inner {
     async fn run(self: Arc<Self>, request: Arc<RunRequest>, definition: String, admitted: Admitted, turn: Turn) {
         let Admitted { status, control, .. } = admitted;
         let status = Arc::new(status);
+        if let Some(observer) = self.observer() {
+            observer.began(&request.pipeline, &status.borrow().clone());
+        }
         // In a task of its own: whatever happens in it, even a panic, ends the batch with an outcome.
         let running = (Arc::clone(&self), Arc::clone(&request), definition.clone());
         let batch = run_in_turn(running, Arc::clone(&status), control, turn);
-        let task = tokio::spawn(batch);
+        let task = tokio::spawn(batch.in_current_span());
         let result = match task.await {
             Ok(result) => result,
             Err(ended) => Err(Error::Lost { what: format!("the batch ended without an outcome: {}", panic_of(ended)) }),
@@ -232,8 +262,12 @@ impl Inner {
             }
         }
         let took_millis = (self.clock.now_millis() - ended.started_millis).max(0) as u64;
+        close_span(&ended);
         publish(&ended, took_millis);
         setting::count(&request, &ended);
+        if let Some(observer) = self.observer() {
+            observer.ended(&request.pipeline, &ended);
+        }
         // Before anybody hears of the end: whoever does may end the process.
         self.keep_record(&ended, &request.pipeline, &definition).await;
         status.send_replace(ended);
@@ -325,7 +359,7 @@ async fn run_in_turn(
     let _slot = tokio::select! {
         biased;
         () = stop.wait() => return Err(Error::Cancelled),
-        slot = turn.comes() => slot,
+        slot = turn.comes().instrument(tracing::info_span!("wait for a turn")) => slot,
     };
     // It may have been paused while the batch waited.
     inner.refuse_paused(&request)?;

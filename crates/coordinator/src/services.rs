@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::Instrument as _;
 use tributary_api::coordinator::Error;
 use tributary_api::{Stop, StopSource};
 use tributary_hudi::target::{
@@ -193,7 +194,7 @@ impl TableServices<'_> {
     /// or failed on the way.
     async fn watch(&self, service: &'static str, running: impl Future<Output = Result<Did, Error>>) -> bool {
         let began = Instant::now();
-        let outcome = match running.await {
+        let outcome = match running.instrument(tracing::info_span!("table service", service)).await {
             Ok(None) => return false,
             Ok(Some(things)) => {
                 ::metrics::counter!(metrics::SERVICE_THINGS, "service" => service).increment(things as u64);

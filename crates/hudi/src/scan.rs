@@ -22,6 +22,7 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::arrow::async_reader::ParquetRecordBatchStreamBuilder;
 use tokio::sync::mpsc;
+use tracing::Instrument as _;
 use tributary_types::{InstantTime, MemoryBudget, MemoryExceeded, Reservation};
 
 use crate::avro::META_COLUMNS;
@@ -251,7 +252,7 @@ fn stream_row_groups(source: RowGroupSource, wanted: Vec<Wanted>, shape: Shape) 
     // Fetching starts with the first poll: a stream that is opened early holds no memory.
     let start = futures::stream::once(async move {
         let (sender, row_groups) = mpsc::channel(ROW_GROUPS_AHEAD);
-        let fetching = AbortOnDrop(tokio::spawn(fetch_row_groups(source, wanted, sender)));
+        let fetching = AbortOnDrop(tokio::spawn(fetch_row_groups(source, wanted, sender).in_current_span()));
         Decoding { row_groups, current: None, shape, path, _fetching: fetching }
     });
     start.flat_map(|decoding| futures::stream::unfold(Some(decoding), next_batch)).boxed()

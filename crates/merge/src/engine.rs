@@ -304,6 +304,8 @@ impl Engine {
                 batch_rows: shape.batch_rows,
                 expansion: self.settings.expansion,
                 memory: job.limits.budget.clone(),
+                source: job.sources[reference.source].0.clone(),
+                span: tracing::Span::current(),
             };
             let table = RelationTable::new(source, relation.clone());
             tables.insert(reference.table.clone(), provider_as_source(Arc::new(table)));

@@ -11,6 +11,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use futures::StreamExt;
+use tracing::Instrument as _;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::engine::Attempt;
@@ -39,13 +40,14 @@ pub(crate) fn start(attempt: &Attempt) -> Result<SendableRecordBatchStream, Data
     let mut builder = RecordBatchReceiverStreamBuilder::new(query.schema(), 1);
     let sender = builder.tx();
     // Dropping the reader aborts the task, where it pauses.
-    builder.spawn(async move {
+    let running = async move {
         while let Some(batch) = query.next().await {
             if sender.send(batch).await.is_err() {
                 break;
             }
         }
         Ok(())
-    });
+    };
+    builder.spawn(running.in_current_span());
     Ok(builder.build())
 }

@@ -11,8 +11,9 @@ use datafusion::catalog::{Session, TableProvider};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
+use tracing::Span;
 use tributary_api::timeline::{Relation, Split, Timeline, balance};
-use tributary_types::MemoryBudget;
+use tributary_types::{MemoryBudget, SourceName};
 
 use crate::predicate::{Condition, from_expr};
 use crate::scan::RelationExec;
@@ -39,6 +40,9 @@ pub(crate) struct Source {
     pub(crate) expansion: usize,
     /// The batch's memory.
     pub(crate) memory: MemoryBudget,
+    /// The source's name, and the span below which it is read: a scan may start on any task of the engine.
+    pub(crate) source: SourceName,
+    pub(crate) span: Span,
 }
 
 impl fmt::Debug for Source {

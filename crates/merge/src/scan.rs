@@ -25,7 +25,8 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties, StatisticsArgs,
 };
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use tracing::Span;
 use tributary_api::timeline::{ReadRequest, Split};
 use tributary_api::{RowError, RowStream};
 use tributary_types::{Code, Fault};
@@ -201,6 +202,13 @@ impl ExecutionPlan for RelationExec {
             dynamic: self.dynamic.clone(),
         });
         let output_rows = MetricBuilder::new(&self.metrics).output_rows(partition);
+        let span = tracing::info_span!(
+            parent: &self.source.span,
+            "read",
+            source = %self.source.source,
+            relation = self.source.name,
+            splits = splits.len(),
+        );
         let batches = stream::iter(splits)
             .then(move |split| {
                 let reader = Arc::clone(&reader);
@@ -208,12 +216,19 @@ impl ExecutionPlan for RelationExec {
             })
             .try_flatten()
             .inspect_ok(move |batch| output_rows.add(batch.num_rows()));
+        let batches = within(span, batches);
         Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches))))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.metrics.clone_inner())
     }
+}
+
+/// Polls a stream within a span, which lasts as long as it.
+fn within<S: Stream + Send + 'static>(span: Span, stream: S) -> impl Stream<Item = S::Item> + Send {
+    let mut stream = Box::pin(stream);
+    stream::poll_fn(move |context| span.in_scope(|| stream.poll_next_unpin(context)))
 }
 
 /// Opens the splits of one partition, one after the other.

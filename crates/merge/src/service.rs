@@ -196,6 +196,7 @@ impl Merge for Service {
         Ok(used)
     }
 
+    #[tracing::instrument(name = "plan the query", skip_all, fields(role = "merge"))]
     async fn check(&self, request: CheckRequest) -> Result<Checked, Error> {
         let CheckRequest { sql, then, sources, deletes, limits } = request;
         let names: Vec<SourceName> = sources.iter().map(|(name, _)| name.clone()).collect();
@@ -219,6 +220,7 @@ impl Merge for Service {
         Ok(Checked { schema: attempt.schema, logical_plan, physical_plan })
     }
 
+    #[tracing::instrument(name = "merge", skip_all, fields(role = "merge", instant = %request.stage.instant))]
     async fn run(&self, mut request: MergeRequest) -> Result<Merged, Error> {
         let started = Instant::now();
         let timeout = request.limits.timeout;

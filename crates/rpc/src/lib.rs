@@ -19,8 +19,10 @@ pub mod fault;
 pub mod flight;
 pub mod guard;
 pub mod merge;
+pub mod otlp;
 pub mod proto;
 pub mod timeline;
+pub mod trace;
 pub mod writer;
 
 mod link;

@@ -26,5 +26,10 @@ packages! {
     writer = "tributary.writer.v1",
 }
 
+/// What a collector of traces understands.
+pub mod otlp {
+    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+}
+
 /// Every message and service of `proto/`, encoded for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tributary.bin"));

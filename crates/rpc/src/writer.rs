@@ -25,6 +25,7 @@ use futures::{Stream, StreamExt, TryStreamExt};
 use prost::Message;
 use tokio::sync::oneshot;
 use tonic::{Status, Streaming};
+use tracing::Instrument as _;
 use tributary_api::writer::{Error, StageRequest, Staged, Writer};
 use tributary_api::{RowError, RowStream, Stop, StopSource, boxed_error};
 use tributary_types::{Code, Retry};
@@ -37,6 +38,7 @@ use crate::fault::{malformed, row_error, to_status};
 use crate::flight::{STAGE_PATH, cut_stream, decoded_rows, encoder_error};
 use crate::proto::writer as proto;
 use crate::remote::Remote;
+use crate::trace::traced;
 
 /// What the message after the last row carries.
 const END: &[u8] = b"end";
@@ -69,7 +71,7 @@ impl WriterClient {
         messages: impl Stream<Item = FlightData> + Send + 'static,
     ) -> Result<proto::StageResponse, Error> {
         let mut flight = self.flight.clone();
-        let answers = flight.do_put(messages).await.map_err(self.remote.failed(doing))?;
+        let answers = flight.do_put(traced(messages)).await.map_err(self.remote.failed(doing))?;
         let answer = answers.into_inner().message().await.map_err(self.remote.failed(doing))?;
         let answer = required(answer, "answer").map_err(self.remote.unreadable(doing))?;
         proto::StageResponse::decode(answer.app_metadata)
@@ -164,7 +166,7 @@ pub(crate) async fn stage(
     });
     let budget = request.budget.clone();
     // In a task of its own: when the caller goes away this future is dropped, and the staging must end by itself.
-    let mut staging = tokio::spawn(async move { writer.stage(request, Box::pin(rows)).await });
+    let mut staging = tokio::spawn(async move { writer.stage(request, Box::pin(rows)).await }.in_current_span());
     let staged = tokio::select! {
         staged = &mut staging => staged,
         () = told_to_stop(after_end) => {

@@ -2,6 +2,7 @@
 //! The command line.
 
 mod cursors;
+mod observing;
 mod pipelines;
 
 use std::path::PathBuf;
@@ -16,9 +17,10 @@ use tributary_types::pipeline::{ByteSize, Span};
 use crate::commands;
 use crate::roles::Role;
 use crate::security::{self, ClientSecurity, ServeSecurity};
-use crate::telemetry;
+use crate::telemetry::Telemetry;
 
 pub use self::cursors::{CursorsCommand, JobArgs, OverrideArgs, SetArgs};
+pub use self::observing::{LineageArgs, TelemetryArgs};
 pub use self::pipelines::{ChangeArgs, PauseArgs, PipelinesCommand};
 
 /// Keeps one Apache Hudi table up to date from many.
@@ -39,9 +41,9 @@ pub struct Cli {
     /// docs/configuration.md.
     #[arg(long, global = true, value_name = "FILE", env = "TRIBUTARY_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Logs as JSON lines on standard error; `TRIBUTARY_LOG` filters them.
-    #[arg(long, global = true)]
-    pub log_json: bool,
+    /// Logs and traces.
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
     /// How long a request to an object store may take, and how long one that fails is repeated: a store that does not
     /// answer is given up after at most twice this time.
     #[arg(long, global = true, default_value = "30s", env = "TRIBUTARY_STORE_TIMEOUT", value_parser = parse_store_timeout)]
@@ -91,6 +93,23 @@ pub enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+}
+
+impl Command {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Run(_) => "run",
+            Command::Plan(_) => "plan",
+            Command::Table(_) => "table",
+            Command::Serve(_) => "serve",
+            Command::Batches(_) => "batches",
+            Command::Cursors(_) => "cursors",
+            Command::Bench(_) => "bench",
+            Command::Pipelines(_) => "pipelines",
+            Command::Completion { .. } => "completion",
+        }
+    }
 }
 
 /// How results are printed.
@@ -162,6 +181,9 @@ pub struct RunArgs {
     /// Commit even if no source has news.
     #[arg(long)]
     pub allow_empty: bool,
+    /// Events of lineage.
+    #[command(flatten)]
+    pub lineage: LineageArgs,
     /// Directory that keeps the history of batches; without it the history ends with the process.
     #[arg(long, env = "TRIBUTARY_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
@@ -286,6 +308,9 @@ pub struct ServeArgs {
     /// What it lets in.
     #[command(flatten)]
     pub security: ServeSecurity,
+    /// Events of lineage.
+    #[command(flatten)]
+    pub lineage: LineageArgs,
 }
 
 /// Which server to ask.
@@ -407,7 +432,6 @@ pub fn main(cli: Cli) -> ExitCode {
 
 /// The same for a program that has steps in Rust of its own, which pipelines name as `rust = "name"`.
 pub fn main_with(cli: Cli, transforms: Transforms) -> ExitCode {
-    telemetry::init_logs(cli.log_json);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -419,9 +443,11 @@ pub fn main_with(cli: Cli, transforms: Transforms) -> ExitCode {
     let stores: Arc<dyn Stores> = Arc::new(SystemStores::with_settings(settings));
     let client = cli.security;
     let result = runtime.block_on(async {
+        let telemetry = Telemetry::start(&cli.telemetry, cli.command.name())
+            .map_err(|message| commands::Failed { message, exit_code: 2 })?;
         let dial = security::client(&client, |name| std::env::var(name).ok());
         let dial = dial.map_err(|message| commands::Failed { message, exit_code: 2 })?;
-        match cli.command {
+        let result = match cli.command {
             Command::Run(args) => commands::run::run(args, stores, transforms, &dial).await,
             Command::Plan(args) => commands::plan::plan(args, stores, transforms, &dial).await,
             Command::Table(command) => commands::table::table(command, stores).await,
@@ -434,7 +460,9 @@ pub fn main_with(cli: Cli, transforms: Transforms) -> ExitCode {
                 clap_complete::generate(shell, &mut Cli::command(), "tributary", &mut std::io::stdout());
                 Ok(0)
             }
-        }
+        };
+        telemetry.finish().await;
+        result
     });
     match result {
         Ok(code) => ExitCode::from(code),

@@ -14,6 +14,7 @@ use std::error::Error as StdError;
 use std::path::Path;
 use std::sync::Arc;
 
+use tributary_api::BatchObserver;
 use tributary_api::coordinator::{self, Coordinator};
 use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
@@ -22,7 +23,7 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{Override, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{JobArgs, OverrideArgs};
-use crate::embedded::{Embedded, Settings, embed, open_store_of};
+use crate::embedded::{Embedded, Settings, embed_observed, open_store_of};
 use crate::news::ServerNews;
 use crate::roles::{Parts, Role};
 use crate::{pipeline_file, properties_file};
@@ -114,17 +115,19 @@ pub(crate) fn parts_of(data: Option<&Path>, role: Role, stores: Arc<dyn Stores>)
 
 /// The roles, embedded.
 pub(crate) fn roles(data: Option<&Path>, stores: Arc<dyn Stores>) -> Result<Embedded, Failed> {
-    roles_with(data, stores, Transforms::new())
+    roles_with(data, stores, Transforms::new(), None)
 }
 
-/// The same with steps in Rust.
+/// The same with steps in Rust, and with somebody who is told of the batches.
 pub(crate) fn roles_with(
     data: Option<&Path>,
     stores: Arc<dyn Stores>,
     transforms: Transforms,
+    observer: Option<Arc<dyn BatchObserver>>,
 ) -> Result<Embedded, Failed> {
     let Parts { stores, store, clock, entropy } = parts(data, stores)?;
-    Ok(embed(stores, store, clock, entropy, Settings { transforms, ..Settings::default() }))
+    let settings = Settings { transforms, ..Settings::default() };
+    Ok(embed_observed(stores, store, clock, entropy, settings, observer))
 }
 
 /// The coordinator of a command: on `server`, or embedded.

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tributary_api::BatchObserver;
 use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
@@ -79,9 +80,24 @@ pub fn embed(
     entropy: Arc<dyn Entropy>,
     settings: Settings,
 ) -> Embedded {
+    embed_observed(stores, store, clock, entropy, settings, None)
+}
+
+/// The same, telling an observer of its batches.
+pub fn embed_observed(
+    stores: Arc<dyn Stores>,
+    store: Arc<dyn KeyValue>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    settings: Settings,
+    observer: Option<Arc<dyn BatchObserver>>,
+) -> Embedded {
     const HERE: &str = "every role was asked for, so every role is here";
     let parts = Parts { stores, store, clock, entropy };
     let hosted = host(&Role::ALL, &Elsewhere::default(), &parts, settings).expect(HERE);
+    if let Some(observer) = observer {
+        hosted.observe(observer);
+    }
     Embedded {
         timeline: hosted.timeline.expect(HERE),
         sources: hosted.sources.expect(HERE),

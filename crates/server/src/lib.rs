@@ -8,6 +8,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod embedded;
+pub mod lineage;
 pub mod peers;
 pub mod pipeline_file;
 pub mod properties_file;

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tributary_rpc::Link;
 
+use crate::telemetry::bars;
+
 /// What is known of a server.
 pub(crate) struct ServerNews {
     address: String,
@@ -32,13 +34,13 @@ impl ServerNews {
 impl Link for ServerNews {
     fn lost(&self, why: &str) {
         if let Some(said) = self.on_lost(why) {
-            eprintln!("{said}");
+            bars::say(&said);
         }
     }
 
     fn back(&self) {
         if let Some(said) = self.on_back() {
-            eprintln!("{said}");
+            bars::say(&said);
         }
     }
 }

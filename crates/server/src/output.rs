@@ -21,6 +21,7 @@ use tributary_types::{
 
 use crate::cli::Output;
 use crate::commands::Failed;
+use crate::telemetry::bars;
 
 pub(crate) use self::brief::print_brief;
 use self::cursors::{OverrideJson, override_json, override_line};
@@ -53,6 +54,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg} {elapsed}") {
             bar.set_style(style);
         }
+        let bar = bars::add(bar);
         bar.enable_steady_tick(std::time::Duration::from_millis(200));
         Progress { bar: Some(bar) }
     }

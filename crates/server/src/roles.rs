@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use tributary_api::BatchObserver;
 use tributary_api::checkpoint::Checkpoints;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::merge::Merge;
@@ -131,6 +132,13 @@ impl Hosted {
             }
         }
         said
+    }
+
+    /// Tells `observer` of the batches of this process.
+    pub fn observe(&self, observer: Arc<dyn BatchObserver>) {
+        if let Some(coordinator) = &self.start_up.coordinator {
+            coordinator.observe(observer);
+        }
     }
 
     /// The roles that run here.

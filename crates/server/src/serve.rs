@@ -132,6 +132,7 @@ pub async fn start_secured(hosted: Hosted, options: Options, security: Security)
     let (address, listener) = bind(options.listen).await?;
     let incoming = Incoming::new(listener, security.tls.clone(), security.accept);
     let grpc = builder(&security)
+        .trace_fn(tributary_rpc::trace::server_span)
         .layer(security.guard.clone())
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, told(stopped.clone()));

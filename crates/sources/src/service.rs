@@ -223,6 +223,7 @@ impl Timeline for Service {
         Err(Error::Unsupported { url: url.to_string(), what: "the timeline role says what tables are".to_string() })
     }
 
+    #[tracing::instrument(name = "plan a window", skip_all, fields(role = "sources", source = %request.source))]
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {
         let Some(files) = &request.files else {
             let what = "a table is planned by the timeline role".to_string();

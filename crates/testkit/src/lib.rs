@@ -3,6 +3,7 @@
 
 mod archive;
 mod clock;
+pub mod collector;
 mod counting;
 mod faulty;
 mod fixtures;

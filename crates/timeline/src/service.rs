@@ -217,6 +217,7 @@ impl Timeline for Service {
             .collect())
     }
 
+    #[tracing::instrument(name = "plan a window", skip_all, fields(role = "timeline", source = %request.source))]
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {
         let mut attempt = 1;
         let planned = loop {

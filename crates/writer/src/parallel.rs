@@ -4,6 +4,7 @@
 use std::future::Future;
 
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 use tributary_api::writer::Error;
 use tributary_types::{Code, Retry};
 
@@ -23,7 +24,7 @@ where
     let mut done = Vec::new();
     let mut failed: Option<Error> = None;
     for job in waiting.by_ref().take(at_once.max(1)) {
-        running.spawn(job);
+        running.spawn(job.in_current_span());
     }
     while let Some(joined) = running.join_next().await {
         let result = joined.unwrap_or_else(|e| {
@@ -40,7 +41,7 @@ where
         if failed.is_none()
             && let Some(job) = waiting.next()
         {
-            running.spawn(job);
+            running.spawn(job.in_current_span());
         }
     }
     match failed {

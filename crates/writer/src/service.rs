@@ -45,6 +45,7 @@ impl Service {
 
 #[async_trait]
 impl Writer for Service {
+    #[tracing::instrument(name = "write", skip_all, fields(role = "writer", instant = %request.instant))]
     async fn stage(&self, request: StageRequest, rows: RowStream) -> Result<Staged, Error> {
         check_columns(&request)?;
         let storage = self.stores.open(&request.url).map_err(|e| role_error(&request.url, e))?;

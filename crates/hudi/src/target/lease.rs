@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tracing::Instrument as _;
 use tributary_types::Clock;
 
 use crate::error::{Error, Result};
@@ -200,7 +201,7 @@ pub(crate) async fn acquire(
 
 fn hold(shared: Shared) -> Lease {
     let shared = Arc::new(shared);
-    let renewing = tokio::spawn(keep(Arc::clone(&shared)));
+    let renewing = tokio::spawn(keep(Arc::clone(&shared)).in_current_span());
     Lease { shared, renewing }
 }
 

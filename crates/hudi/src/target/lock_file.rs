@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tracing::Instrument as _;
 
 use crate::error::{Error, Result};
 
@@ -142,7 +143,7 @@ pub(super) async fn acquire(table: &Path, owner: &str, wait: Duration) -> Result
 fn hold(shared: Shared) -> LockFile {
     let shared = Arc::new(shared);
     let renewed = Arc::clone(&shared);
-    let renewing = tokio::spawn(async move {
+    let renew = async move {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
             if !renewed.renew() {
@@ -151,7 +152,8 @@ fn hold(shared: Shared) -> LockFile {
                 return;
             }
         }
-    });
+    };
+    let renewing = tokio::spawn(renew.in_current_span());
     LockFile { shared, renewing }
 }
 

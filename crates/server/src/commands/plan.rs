@@ -16,7 +16,7 @@ pub async fn plan(args: PlanArgs, stores: Arc<dyn Stores>, transforms: Transform
     let Job { pipeline, overrides } = load_job(&args.job, &args.overrides)?;
     let coordinator = match args.server.as_deref() {
         Some(server) => connect(server, dial)?,
-        None => roles_with(None, stores, transforms)?.coordinator,
+        None => roles_with(None, stores, transforms, None)?.coordinator,
     };
     let planned = coordinator.plan_batch(pipeline, overrides).await?;
     output::print_plan(&planned, args.output);

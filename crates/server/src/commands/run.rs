@@ -5,16 +5,20 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
 use tributary_api::coordinator::{self, BatchStatus, Coordinator, RunRequest};
 use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
 use tributary_rpc::{Dial, Link};
+use tributary_trace::{Baggage, TraceContext};
 use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy, with_causes};
 
 use crate::cli::{Output, RunArgs};
 use crate::commands::{self, Failed, Job, load_job, stop_signal};
+use crate::lineage::Lineage;
 use crate::news::ServerNews;
 use crate::output::{self, Progress};
+use crate::telemetry::bars;
 
 /// Longest pause after failures, without what is added at random.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -28,10 +32,18 @@ pub async fn run(
 ) -> Result<u8, Failed> {
     let Job { pipeline, overrides } = load_job(&args.job, &args.overrides)?;
     let request = request_id(args.request_id.as_deref())?;
+    let lineage = match args.server {
+        // The server tells of its batches itself.
+        Some(_) => None,
+        None => Lineage::start(&args.lineage)?,
+    };
     let news = args.server.as_deref().map(|server| Arc::new(ServerNews::new(server)));
     let coordinator = match (&args.server, &news) {
         (Some(server), Some(news)) => commands::connect_with(server, dial, Arc::clone(news) as Arc<dyn Link>)?,
-        _ => commands::roles_with(args.data_dir.as_deref(), stores, transforms)?.coordinator,
+        _ => {
+            let observer = lineage.as_ref().map(Lineage::observer);
+            commands::roles_with(args.data_dir.as_deref(), stores, transforms, observer)?.coordinator
+        }
     };
     let runner = Runner {
         coordinator: coordinator.as_ref(),
@@ -50,11 +62,16 @@ pub async fn run(
         output: args.output,
         brief: args.brief,
     };
-    if args.continuous {
-        return runner.continuous(stop_signal()).await;
+    let ended = match args.continuous {
+        true => runner.continuous(stop_signal()).await,
+        false => runner.one_batch().await.map_err(Broken::into_failed).map(|ended| {
+            ended.outcome.unwrap_or(Outcome::Failed).exit_code()
+        }),
+    };
+    if let Some(lineage) = lineage {
+        lineage.finish().await;
     }
-    let ended = runner.one_batch().await.map_err(Broken::into_failed)?;
-    Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code())
+    ended
 }
 
 /// Who runs this command, for the history.
@@ -186,7 +203,7 @@ impl Runner<'_> {
                     news.lost(&with_causes(&error));
                 }
                 (Err(broken), _) => {
-                    eprintln!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs());
+                    bars::say(&format!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs()));
                 }
                 (Ok(_), _) => {}
             }
@@ -201,7 +218,15 @@ impl Runner<'_> {
         }
     }
 
+    /// One batch, as one trace: below that of whoever started this process, where it says so in `TRACEPARENT`.
     async fn one_batch(&self) -> Result<BatchStatus, Broken> {
+        let span = tracing::info_span!("run", otel.kind = "client", pipeline = %self.request.pipeline.name);
+        let parent = std::env::var("TRACEPARENT").ok().and_then(|header| TraceContext::parse(&header));
+        tributary_trace::join(&span, parent, &Baggage::default());
+        self.follow_batch().instrument(span).await
+    }
+
+    async fn follow_batch(&self) -> Result<BatchStatus, Broken> {
         let started = self.coordinator.run_batch(self.request.clone()).await.map_err(Broken::Call)?;
         if let Some(news) = &self.news {
             news.back();

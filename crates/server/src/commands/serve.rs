@@ -16,6 +16,7 @@ use tributary_types::{SystemClock, SystemEntropy};
 use crate::cli::ServeArgs;
 use crate::commands::{Failed, parts_of, stop_signal};
 use crate::embedded::Settings;
+use crate::lineage::Lineage;
 use crate::peers::Peer;
 use crate::replicas::{self, WriterReplica};
 use crate::roles::{Elsewhere, Hosted, Role, host};
@@ -31,6 +32,10 @@ pub async fn serve(
     transforms: Transforms,
 ) -> Result<u8, Failed> {
     let (hosted, options, security) = prepare(&args, client, stores, transforms).await?;
+    let lineage = Lineage::start(&args.lineage)?;
+    if let Some(lineage) = &lineage {
+        hosted.observe(lineage.observer());
+    }
     let starting = hosted.clone();
     let mut server = serve::start_secured(hosted, options, security).await.map_err(|e| Failed::new(&e, 1))?;
     println!("listening on {}", server.address());
@@ -47,7 +52,11 @@ pub async fn serve(
         () = stop_signal() => {}
         message = server.ended() => return Err(Failed { message, exit_code: 1 }),
     }
-    stop(server, args.drain).await
+    let stopped = stop(server, args.drain).await;
+    if let Some(lineage) = lineage {
+        lineage.finish().await;
+    }
+    stopped
 }
 
 /// The roles, and where to serve them.

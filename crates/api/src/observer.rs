@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who wants to know of the batches of a coordinator as they go.
+
+use arrow::datatypes::SchemaRef;
+use tributary_types::SourceName;
+use tributary_types::pipeline::Pipeline;
+
+use crate::coordinator::BatchStatus;
+
+/// Told about every batch that runs, in order, from its own task. An implementer must neither wait nor fail, and says so
+/// to nobody: the batch goes on.
+pub trait BatchObserver: Send + Sync + 'static {
+    /// A batch begins.
+    fn began(&self, pipeline: &Pipeline, status: &BatchStatus);
+
+    /// The windows of a batch are fixed, and so is its result's schema. A batch without news is planned as well.
+    fn planned(&self, pipeline: &Pipeline, status: &BatchStatus, schemas: Schemas);
+
+    /// A batch is over.
+    fn ended(&self, pipeline: &Pipeline, status: &BatchStatus);
+}
+
+/// The schemas of a batch.
+#[derive(Debug, Clone)]
+pub struct Schemas {
+    /// Of each source, where it has one.
+    pub sources: Vec<(SourceName, Option<SchemaRef>)>,
+    /// Of the target after the batch.
+    pub target: SchemaRef,
+}
