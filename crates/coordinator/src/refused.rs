@@ -108,6 +108,7 @@ impl<'a> ErrorCommit<'a> {
             keys: key_settings(&pipeline.target, &target.config),
             ordering: Vec::new(),
             merge: None,
+            deletes_give_way: false,
             on_null_key: OnNullKey::Fail,
             files: FileSizes { small: files.small_file_limit.0, largest: files.max_file_size.0 },
             slices: Arc::new(target_slices(slices)),

@@ -244,6 +244,8 @@ impl Engine {
                 batch_rows: shape.batch_rows,
                 expansion: self.settings.expansion,
                 memory: job.limits.budget.clone(),
+                source: name.clone(),
+                span: tracing::Span::current(),
             };
             let relation = Relation { schema: refused_schema(), splits: splits.clone() };
             scans.push(provider_as_source(Arc::new(RelationTable::new(source, relation))));

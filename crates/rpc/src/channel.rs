@@ -135,6 +135,11 @@ impl From<transport::Channel> for Channel {
 }
 
 impl Channel {
+    /// The connection alone, for services that are not ours: neither token nor tickets go out on it.
+    pub fn into_transport(self) -> transport::Channel {
+        self.inner
+    }
+
     /// The same channel, with what says who calls, and what signs tickets.
     #[must_use]
     pub fn with(mut self, token: Option<SecretSource>, tickets: Option<Tickets>) -> Self {

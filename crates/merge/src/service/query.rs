@@ -63,10 +63,11 @@ impl Service {
             relation,
         };
         Ok(Job {
-            text: sql,
+            text: Some(sql),
             then: Vec::new(),
             sources,
             relations: relations.into_iter().map(named).collect(),
+            deletes: Vec::new(),
             limits,
             now_millis: self.clock.now_millis(),
             query: Some(changes),

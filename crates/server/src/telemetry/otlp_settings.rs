@@ -58,7 +58,7 @@ impl OtlpSettings {
         {
             return Err(format!("{named}={protocol}: traces are sent by gRPC only; point to a port that takes `grpc`"));
         }
-        let channel = connect_lazily(&endpoint).map_err(|e| format!("{name}: {}", with_causes(&e)))?;
+        let channel = connect_lazily(&endpoint).map_err(|e| format!("{name}: {}", with_causes(&e)))?.into_transport();
         let mut settings = OtlpSettings {
             channel,
             headers: Vec::new(),
