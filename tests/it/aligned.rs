@@ -86,8 +86,8 @@ async fn explore(seed: u64) {
     let last = changes.iter().map(|change| change.completed_millis).max().unwrap();
     let mut now = SystemClock.now_millis() + 5000;
     let mut highest = i64::MIN;
-    for round in 0..60 {
-        now = (now + pick(15_000) as i64).min(last + 60_000);
+    for round in 0..40 {
+        now = (now + pick(25_000) as i64).min(last + 60_000);
         let ended = run(&at(now), &job, &format!("r{round}")).await;
         let told = format!("seed {seed}, round {round}, {starts:?}: {ended:#?}");
         if ended.outcome == Some(Outcome::NoNewData) {
@@ -110,7 +110,7 @@ async fn explore(seed: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_target_holds_exactly_the_rows_of_the_commits_up_to_the_ceiling() {
-    for seed in 1..=4 {
+    for seed in 1..=3 {
         explore(seed).await;
     }
 }
@@ -123,6 +123,8 @@ async fn commits_dated_hours_ahead_are_delivered_in_their_order_and_cut_by_a_cei
     }
     let hours = 3_600_000;
     let now = SystemClock.now_millis();
+    let table = open_value_table(&roles(), &lake.path("b")).await;
+    table.upsert(vec![values([("b1".to_string(), 1)])]).await.unwrap();
     let table = open_value_table(&roles(), &lake.path("a")).await;
     for (key, ahead) in [("a1", 5 * hours), ("a2", 2 * hours)] {
         let fact = table.upsert(vec![values([(key.to_string(), 1)])]).await.unwrap();
@@ -137,12 +139,12 @@ async fn commits_dated_hours_ahead_are_delivered_in_their_order_and_cut_by_a_cei
         let found = rows(&roles(), &lake.path("apart")).await;
         assert!(found.iter().any(|row| row.contains(key)), "{found:?}");
     }
-    assert_eq!(rows(&roles(), &lake.path("apart")).await.len(), 2);
+    assert_eq!(rows(&roles(), &lake.path("apart")).await.len(), 3);
     let job = job(&lake, ["earliest", "earliest"], 5);
-    assert_eq!(run(&roles(), &job, "now").await.outcome, Some(Outcome::NoNewData));
+    assert_eq!(run(&roles(), &job, "now").await.outcome, Some(Outcome::NoNewData), "not even `b1` is old enough");
     let later = run(&at(now + 3 * hours), &job, "later").await;
     assert_eq!(later.outcome, Some(Outcome::Committed), "{:?}", later.error);
-    assert_eq!(keys(&lake).await, BTreeSet::from(["a2".to_string()]));
+    assert_eq!(keys(&lake).await, BTreeSet::from(["a2".to_string(), "b1".to_string()]));
 }
 
 /// The checkpoint for Java jobs in the newest commit.

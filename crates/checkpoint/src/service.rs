@@ -395,7 +395,7 @@ mod tests {
     fn the_archive_does_not_stand_in_for_a_newer_commit_that_cannot_be_read() {
         let mut read = Read::default();
         read.add(&pipeline(), &at(5), None, &cursors("["));
-        read.add_archived(&pipeline(), [(at(1), None, good(1))].into_iter());
+        read.add_archived(&pipeline(), None, [(at(1), None, good(1))].into_iter());
         assert_eq!(read.commits.len(), 1);
         assert!(read.refuse_unreadable().unwrap_err().to_string().contains(at(5).as_str()));
     }
@@ -405,10 +405,15 @@ mod tests {
         let damaged = || [(at(1), None, cursors("["))].into_iter();
         let mut read = Read::default();
         read.add(&pipeline(), &at(5), None, &good(2));
-        read.add_archived(&pipeline(), damaged());
+        read.add_archived(&pipeline(), Some(&at(5)), damaged());
         assert!(read.refuse_unreadable().is_ok());
         let mut read = Read::default();
-        read.add_archived(&pipeline(), damaged());
+        read.add_archived(&pipeline(), None, damaged());
+        assert!(read.refuse_unreadable().is_err());
+        // Archived past a savepoint that keeps the older one on the timeline.
+        let mut read = Read::default();
+        read.add(&pipeline(), &at(5), None, &good(2));
+        read.add_archived(&pipeline(), Some(&at(5)), [(at(9), None, cursors("["))].into_iter());
         assert!(read.refuse_unreadable().is_err());
     }
 

@@ -171,6 +171,12 @@ impl Completions {
         BlockInstants { before: self.start.clone(), listed }
     }
 
+    /// Whether the active timeline has instants from before its start, which a savepoint keeps there: then what was archived
+    /// is not older than all that is active, and only the archive tells when it completed.
+    fn keeps_older(&self) -> bool {
+        self.start.as_ref().is_some_and(|start| self.active.keys().any(|requested| requested < start))
+    }
+
     /// Whether an instant completed at or before `as_of` (`None`: at any time).
     pub fn completed_by(&self, requested: &InstantTime, as_of: Option<&InstantTime>) -> bool {
         match self.standing(requested) {
@@ -315,7 +321,13 @@ pub async fn completions_for(
 }
 
 fn needs_archive(completions: &Completions, files: &DataFiles, names: LogNames) -> bool {
-    if files.bases.iter().any(|file| completions.standing(&file.instant) == Standing::Unknown) {
+    let kept = completions.keeps_older();
+    let asks = |instant: &InstantTime| match completions.standing(instant) {
+        Standing::Unknown => true,
+        Standing::Completed(None) => kept,
+        Standing::Completed(Some(_)) | Standing::NotThere => false,
+    };
+    if files.bases.iter().any(|file| asks(&file.instant)) {
         return true;
     }
     if names == LogNames::BaseInstant {
@@ -326,7 +338,7 @@ fn needs_archive(completions: &Completions, files: &DataFiles, names: LogNames) 
         newest.entry(file.group()).and_modify(|known| *known = (*known).max(&file.instant)).or_insert(&file.instant);
     }
     files.logs.iter().any(|log| match completions.standing(&log.instant) {
-        Standing::Unknown => true,
+        _ if asks(&log.instant) => true,
         // Requested before a base file of its group: only its completion says on which side of it it belongs.
         Standing::Completed(None) => newest.get(&log.group()).is_some_and(|base| **base > log.instant),
         _ => false,
@@ -410,6 +422,20 @@ mod tests {
         assert_eq!((file.instant, file.path.as_str(), file.bytes), (at(1), path, 7));
         assert_eq!(BaseFile::from_path("a=1/part-0.parquet", 7).unwrap(), None);
         assert_eq!(BaseFile::from_path("a=1/.hoodie_partition_metadata", 7).unwrap(), None);
+    }
+
+    #[test]
+    fn what_was_archived_past_a_savepoint_is_newer_than_what_the_savepoint_keeps() {
+        let names = [commit(1, 2), format!("{}_{}.savepoint", at(1), at(7)), commit(8, 9)];
+        let completions = Completions::new(&timeline(&names));
+        let files = || DataFiles { bases: vec![file("a", 1), file("a", 3), file("b", 8)], logs: Vec::new() };
+        assert!(needs_archive(&completions, &files(), LogNames::OwnInstant), "only it says that 3 came after 1");
+        let archived = ArchivedInstant { requested: at(3), completed: Some(at(4)), action: crate::timeline::Action::Commit };
+        let told = completions.with_archived(&[archived]);
+        assert_eq!(select(files().bases, &told, None), ["a@03", "b@08"]);
+        let without = Completions::new(&timeline(&[commit(1, 2), commit(8, 9)]));
+        let older = DataFiles { bases: vec![file("b", 8)], logs: Vec::new() };
+        assert!(!needs_archive(&without, &older, LogNames::OwnInstant));
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn what_cannot_be_kept_is_refused_and_every_problem_is_told_at_once() {
                 hoodie.errortable.enable=true\n";
     let refused = read(&[ONE, text, TARGET]).unwrap_err();
     for part in [
-        "has 7 problems",
+        "have 7 problems",
         "force.skip=true",
         "USE_TRANSITION_TIME",
         "com.acme",
@@ -153,7 +153,7 @@ fn own_keys_say_what_a_pipeline_file_says() {
 fn one_timestamp_for_several_tables_needs_aligned_windows() {
     let plain = "hoodie.streamer.source.multi.hudi.checkpoint.enable=false\n";
     let refused = read(&[MANY, plain, TARGET]).unwrap_err();
-    assert!(refused.contains("has 1 problem:") && refused.contains("only `consistency = \"aligned\"`"), "{refused}");
+    assert!(refused.contains("have 1 problem:") && refused.contains("only `consistency = \"aligned\"`"), "{refused}");
     let job = read(&[MANY, plain, "tributary.consistency=aligned\n", TARGET]).unwrap();
     assert!(!job.pipeline.multi_checkpoint);
     assert!(read(&[MANY, plain, TARGET].map(|part| part.replace("=false", "=true")).each_ref().map(String::as_str)).is_ok());
@@ -217,7 +217,8 @@ fn a_job_over_json_files_needs_no_class_and_goes_on_from_a_modification_time() {
     assert_eq!(source.json.mode, Some(tributary_types::pipeline::BadRecords::DropMalformed));
     let args = JobArgs { checkpoint: Some("1735689600123".to_string()), ..JobArgs::default() };
     let job = load_with(&["hoodie.streamer.source.dfs.root=/lake/clicks\n", TARGET].concat(), &args).unwrap();
-    assert_eq!(job.overrides[0].to_string(), "file:modified:1735689600123:");
+    // After every file of that time.
+    assert!(job.overrides[0].to_string().starts_with("file:modified:1735689600123:"), "{:?}", job.overrides);
     let text = "hoodie.streamer.source.dfs.root=/a\n\
                 hoodie.streamer.source.input.selector=org.apache.hudi.utilities.sources.helpers.DatePartitionPathSelector\n";
     assert!(read(&[text, TARGET]).unwrap_err().contains("DatePartitionPathSelector"));
@@ -256,7 +257,7 @@ fn what_a_topic_cannot_keep_and_other_classes_are_refused_by_name() {
     for part in ["bootstrap.servers", "=group", "enable.commit.offset=true", "_kafka_offset", "checkpoint.type=timestamp"] {
         assert!(refused.contains(part), "{part} in {refused}");
     }
-    assert!(refused.contains("has 5 problems:"), "{refused}");
+    assert!(refused.contains("have 5 problems:"), "{refused}");
     let refused = of_class("org.apache.hudi.utilities.sources.AvroKafkaSource", text).unwrap_err();
     assert!(refused.contains("AvroKafkaSource` is not read from properties"), "{refused}");
     assert!(of_class("ORCDFSSource", "").unwrap_err().contains("CsvDFSSource"));

@@ -27,7 +27,9 @@ async fn a_cleaned_file_makes_the_window_stale_by_its_commit_in_both_types_of_ta
         let mut files: Vec<String> = Vec::new();
         for split in &plan.changed.unwrap().splits {
             files.push(split.path.clone());
-            files.extend(split.logs.iter().flat_map(|logs| logs.files.iter().map(|log| log.path.clone())));
+            // On version 6 the logs of later commits have the same base file, and the window does not need them.
+            let logs = if name.contains("_v6_") { 1 } else { usize::MAX };
+            files.extend(split.logs.iter().flat_map(|it| it.files.iter().take(logs)).map(|log| log.path.clone()));
         }
         assert!(!files.is_empty(), "{name}");
         for file in files {
@@ -79,25 +81,44 @@ async fn logs_that_a_compaction_inside_the_window_took_in_may_be_cleaned() {
 }
 
 #[tokio::test]
-async fn files_that_an_archived_overwrite_replaced_stay_replaced() {
-    for listing in ["metadata table", "directories"] {
-        let oracle = Oracle::unpack("cow_v9_replace");
-        let instants = oracle.expected["instants"].as_array().unwrap();
-        let all: Vec<&str> = instants.iter().map(|instant| instant["requested"].as_str().unwrap()).collect();
-        archive_instants(oracle.fixture.path(), &all[..all.len() - 1]);
-        if listing == "directories" {
-            drop_metadata_table(oracle.fixture.path());
+async fn what_overwrites_replaced_stays_away_once_they_are_cleaned_and_archived() {
+    let oracle = Oracle::unpack("cow_v9_replace");
+    drop_metadata_table(oracle.fixture.path());
+    let views = Views { changed: true, end: true, begin: false };
+    let snapshot = PlanRequest { views, ..request(&oracle.url(), Begin::Snapshot) };
+    let live = service().plan(snapshot.clone()).await.unwrap().at_end.unwrap();
+    let live: Vec<String> = live.splits.iter().map(|split| split.path.clone()).collect();
+    // The cleaner comes before the archiver: a replacecommit stays on the timeline as long as its files are there.
+    let mut cleaned = 0;
+    for file in hudi_files(oracle.fixture.path()) {
+        let relative = file.strip_prefix(oracle.fixture.path()).unwrap().display().to_string();
+        if !live.contains(&relative) {
+            std::fs::remove_file(&file).unwrap();
+            cleaned += 1;
         }
-        let views = Views { changed: true, end: true, begin: false };
-        let plan = service().plan(PlanRequest { views, ..request(&oracle.url(), Begin::Snapshot) }).await.unwrap();
-        check_rows(&service(), listing, plan.changed.as_ref(), &oracle.snapshot()).await;
-        check_rows(&service(), listing, plan.at_end.as_ref(), &oracle.snapshot()).await;
-        // The window behind the archive, and one that it reaches into.
-        let last = oracle.windows().len() - 1;
-        let window_rows = service().plan(window(&oracle, last, last)).await.unwrap();
-        check_rows(&service(), listing, window_rows.changed.as_ref(), &sorted_rows(&oracle.windows()[last]["rows"])).await;
-        assert!(matches!(failure(service().plan(window(&oracle, 2, last)).await), Error::Stale { .. }));
     }
+    assert!(cleaned > 0);
+    let instants = oracle.expected["instants"].as_array().unwrap();
+    let all: Vec<&str> = instants.iter().map(|instant| instant["requested"].as_str().unwrap()).collect();
+    archive_instants(oracle.fixture.path(), &all[..all.len() - 1]);
+    let plan = service().plan(snapshot).await.unwrap();
+    check_rows(&service(), "changed", plan.changed.as_ref(), &oracle.snapshot()).await;
+    check_rows(&service(), "at end", plan.at_end.as_ref(), &oracle.snapshot()).await;
+    // The window behind the archive, and one that it reaches into.
+    let last = oracle.windows().len() - 1;
+    let newest = service().plan(window(&oracle, last, last)).await.unwrap();
+    check_rows(&service(), "newest", newest.changed.as_ref(), &sorted_rows(&oracle.windows()[last]["rows"])).await;
+    assert!(matches!(failure(service().plan(window(&oracle, 2, last)).await), Error::Stale { .. }));
+}
+
+/// Data files of a table, in its directory and the partitions below it.
+fn hudi_files(table: &Path) -> Vec<std::path::PathBuf> {
+    let below = std::fs::read_dir(table).unwrap().flatten().map(|entry| entry.path());
+    let (directories, files): (Vec<_>, Vec<_>) = below.partition(|path| path.is_dir());
+    let partitions = directories.into_iter().filter(|path| !path.ends_with(".hoodie"));
+    let mut found: Vec<_> = partitions.flat_map(|path| hudi_files(&path)).collect();
+    found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "parquet")));
+    found
 }
 
 #[tokio::test]
