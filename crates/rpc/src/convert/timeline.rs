@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use tributary_api::timeline::{
-    Begin, Blocks, Deleted, InstantFact, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Views,
+    Begin, Blocks, Deleted, InstantFact, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split,
+    TableInfo, Views,
 };
 use tributary_types::{InstantTime, MemoryBudget, SourceName};
 
