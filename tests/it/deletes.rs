@@ -152,7 +152,8 @@ const PAIRS: &str = "\
     SELECT a.id, b.id, a.n, b.n, false FROM <SNAP:a> a JOIN <SRC:b> b ON a.link = b.id \
     UNION ALL \
     SELECT p.id, q.id, p.n, q.n, true FROM <PREV:a> p JOIN <PREV:b> q ON p.link = q.id \
-    WHERE NOT EXISTS (SELECT 1 FROM <SNAP:a> a JOIN <SNAP:b> b ON a.link = b.id WHERE a.id = p.id AND b.id = q.id)";
+    WHERE NOT EXISTS (SELECT 1 FROM (SELECT a.id AS a_id, b.id AS b_id FROM <SNAP:a> a JOIN <SNAP:b> b ON a.link = b.id) s \
+    WHERE s.a_id = p.id AND s.b_id = q.id)";
 
 /// The same, where only pairs of records that the windows touched are looked through for ones that vanished.
 const TOUCHED_PAIRS: &str = "\
@@ -163,7 +164,8 @@ const TOUCHED_PAIRS: &str = "\
     UNION ALL \
     SELECT p.id, q.id, p.n, q.n, true FROM <PREV:a> p JOIN <PREV:b> q ON p.link = q.id \
     WHERE (p.id IN (SELECT id FROM <SRC:a>) OR q.id IN (SELECT id FROM <SRC:b>)) AND NOT EXISTS \
-    (SELECT 1 FROM <SNAP:a> a JOIN <SNAP:b> b ON a.link = b.id WHERE a.id = p.id AND b.id = q.id)";
+    (SELECT 1 FROM (SELECT a.id AS a_id, b.id AS b_id FROM <SNAP:a> a JOIN <SNAP:b> b ON a.link = b.id) s \
+    WHERE s.a_id = p.id AND s.b_id = q.id)";
 
 fn pairs(a: &[Record], b: &[Record]) -> Vec<Value> {
     let partners = |record: &Record| {
@@ -246,18 +248,29 @@ async fn a_query_that_would_lose_deletes_is_refused_before_anything_is_written()
     };
     let keep = json!({"sql": "SELECT * FROM <SRC>"});
     let refused = [
-        (json!([{"sql": "SELECT id, max(value) AS value, false AS _hoodie_is_deleted FROM <SRC:src> GROUP BY id"}]), "step 1 has an aggregate over source `src`"),
+        (
+            json!([{"sql": "SELECT id, max(value) AS value, false AS _hoodie_is_deleted FROM <SRC:src> GROUP BY id"}]),
+            "step 1 has an aggregate over source `src`",
+        ),
         (json!([{"sql": "SELECT * FROM <SRC:src> LIMIT 1"}]), "step 1 has LIMIT over source `src`"),
         (json!([keep, {"sql": "SELECT id, value FROM <SRC>"}, keep]), "step 2 drops the column `_hoodie_is_deleted`"),
     ];
     for (number, (transforms, why)) in refused.into_iter().enumerate() {
         let status = run(&roles, &job(transforms), &format!("refused{number}")).await;
         let error = status.error.unwrap();
-        assert_eq!((status.outcome, error.reason.as_str()), (Some(Outcome::Rejected), "SQL_INVALID"), "{}", error.message);
+        assert_eq!(
+            (status.outcome, error.reason.as_str()),
+            (Some(Outcome::Rejected), "SQL_INVALID"),
+            "{}",
+            error.message
+        );
         assert!(error.message.contains(why), "{why}: {}", error.message);
         assert!(!has_table(&lake.path("out")), "nothing was begun");
     }
     let kept = run(&roles, &job(json!([keep, {"flatten": {}}])), "kept").await;
     assert_eq!(kept.outcome, Some(Outcome::Committed), "{:?}", kept.error);
-    assert_eq!(stored(&roles, &lake.path("out")).await, [json!({"id": "a", "value": 1}), json!({"id": "b", "value": 2})]);
+    assert_eq!(
+        stored(&roles, &lake.path("out")).await,
+        [json!({"id": "a", "value": 1}), json!({"id": "b", "value": 2})]
+    );
 }

@@ -83,7 +83,7 @@ impl<'a> Deletes<'a> {
         let fields = plan.schema().fields();
         let Some(flag) = fields.iter().position(|field| field.name() == IS_DELETED) else {
             // What loses it altogether is the better reason.
-            self.follow(plan, &(0..fields.len()).collect(), &mut BTreeSet::new())?;
+            self.follow(plan, None, &mut BTreeSet::new())?;
             return refuse(format!(
                 "drops the column `{IS_DELETED}`, without which the deletes of source {whose} (`deletes = \"propagate\"`) \
                  are lost: add it to the SELECT"
@@ -96,7 +96,7 @@ impl<'a> Deletes<'a> {
             ));
         }
         let mut carried = BTreeSet::new();
-        self.follow(plan, &BTreeSet::from([flag]), &mut carried)?;
+        self.follow(plan, Some(&BTreeSet::from([flag])), &mut carried)?;
         match sources.iter().find(|source| !carried.contains(**source)) {
             None => Ok(()),
             Some(source) => refuse(format!(
@@ -107,8 +107,9 @@ impl<'a> Deletes<'a> {
     }
 
     /// Follows rows from where they come out of `plan` back to the relations, and the columns `flags` with them, which
-    /// flow into the result's flag. Sources whose deletes are carried are added to `carried`.
-    fn follow(&self, plan: &LogicalPlan, flags: &BTreeSet<usize>, carried: &mut BTreeSet<&'a str>) -> Found {
+    /// flow into the result's flag; `None`: into nothing that anyone asks for. Sources whose deletes are carried are added to
+    /// `carried`.
+    fn follow(&self, plan: &LogicalPlan, flags: Option<&BTreeSet<usize>>, carried: &mut BTreeSet<&'a str>) -> Found {
         if let Some(what) = merges_rows(plan)
             && let Some(relation) = self.mentioned(plan, false)?
         {
@@ -124,19 +125,18 @@ impl<'a> Deletes<'a> {
             LogicalPlan::Projection(projection) => {
                 let below = projection.input.schema();
                 let mut sources = BTreeSet::new();
-                for expr in flags.iter().filter_map(|at| projection.expr.get(*at)) {
+                for expr in flags.into_iter().flatten().filter_map(|at| projection.expr.get(*at)) {
                     add_columns(expr, below, &mut sources)?;
                 }
-                self.follow(&projection.input, &sources, carried)
+                self.follow(&projection.input, flags.map(|_| &sources), carried)
             }
             LogicalPlan::Unnest(unnest) => {
-                let below = flags.iter().filter_map(|at| unnest.dependency_indices.get(*at).copied()).collect();
-                self.follow(&unnest.input, &below, carried)
+                let below = flags.into_iter().flatten();
+                let below = below.filter_map(|at| unnest.dependency_indices.get(*at).copied()).collect();
+                self.follow(&unnest.input, flags.map(|_| &below), carried)
             }
             LogicalPlan::Join(join) => self.follow_join(join, flags, carried),
-            LogicalPlan::Union(union) => {
-                union.inputs.iter().try_for_each(|input| self.follow(input, flags, carried))
-            }
+            LogicalPlan::Union(union) => union.inputs.iter().try_for_each(|input| self.follow(input, flags, carried)),
             LogicalPlan::Filter(_)
             | LogicalPlan::Sort(_)
             | LogicalPlan::Repartition(_)
@@ -156,11 +156,12 @@ impl<'a> Deletes<'a> {
         }
     }
 
-    fn reach(&self, scan: &TableScan, flags: &BTreeSet<usize>, carried: &mut BTreeSet<&'a str>) -> Found {
+    fn reach(&self, scan: &TableScan, flags: Option<&BTreeSet<usize>>, carried: &mut BTreeSet<&'a str>) -> Found {
         let name = scan.table_name.table();
         let Some(relation) = self.relations.iter().find(|relation| relation.table == name && relation.changed) else {
             return Ok(());
         };
+        let Some(flags) = flags else { return Ok(()) };
         let flag = scan.projected_schema.fields().iter().position(|field| field.name() == IS_DELETED);
         if flag.is_some_and(|flag| flags.contains(&flag)) {
             carried.insert(relation.source.as_str());
@@ -173,18 +174,18 @@ impl<'a> Deletes<'a> {
         ))
     }
 
-    fn follow_join(&self, join: &Join, flags: &BTreeSet<usize>, carried: &mut BTreeSet<&'a str>) -> Found {
+    fn follow_join(&self, join: &Join, flags: Option<&BTreeSet<usize>>, carried: &mut BTreeSet<&'a str>) -> Found {
         let width = join.left.schema().fields().len();
-        let left: BTreeSet<usize> = flags.iter().copied().filter(|at| *at < width).collect();
-        let (rows_of_left, rows_of_right) = match join.join_type {
-            JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => (true, false),
+        let all = || flags.into_iter().flatten().copied();
+        let left: BTreeSet<usize> = all().filter(|at| *at < width).collect();
+        match join.join_type {
+            JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {
+                return self.follow(&join.left, flags.map(|_| &left), carried);
+            }
             JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => {
                 return self.follow(&join.right, flags, carried);
             }
-            JoinType::Inner | JoinType::Left | JoinType::Right | JoinType::Full => (true, true),
-        };
-        if !rows_of_right {
-            return self.follow(&join.left, &left, carried);
+            JoinType::Inner | JoinType::Left | JoinType::Right | JoinType::Full => {}
         }
         let filled = [
             (matches!(join.join_type, JoinType::Right | JoinType::Full), &join.left),
@@ -206,11 +207,9 @@ impl<'a> Deletes<'a> {
                 one.table, other.table
             ));
         }
-        let right = flags.iter().filter(|at| **at >= width).map(|at| at - width).collect();
-        if rows_of_left {
-            self.follow(&join.left, &left, carried)?;
-        }
-        self.follow(&join.right, &right, carried)
+        let right: BTreeSet<usize> = all().filter(|at| *at >= width).map(|at| at - width).collect();
+        self.follow(&join.left, flags.map(|_| &left), carried)?;
+        self.follow(&join.right, flags.map(|_| &right), carried)
     }
 
     /// Refuses values that are computed of such a source in a subquery.
@@ -232,7 +231,7 @@ impl<'a> Deletes<'a> {
                     relation.table, relation.source
                 ));
             }
-            self.follow(&subquery, &BTreeSet::new(), &mut BTreeSet::new())?;
+            self.follow(&subquery, None, &mut BTreeSet::new())?;
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ use tributary_api::transform::Transforms;
 use tributary_types::SourceName;
 
 use crate::casing::Casing;
+use crate::correlated;
 use crate::deep::on_deep_stack;
 use crate::deletes::Deletes;
 use crate::error::{from_planning, internal, sql_error};
@@ -291,6 +292,7 @@ impl Engine {
         sandbox::check_query(query, tables.keys(), &self.functions)?;
         let planned = plan_query(state, tables, query).map_err(|error| from_planning(&error))?;
         sandbox::check_plan(&planned, &self.settings)?;
+        correlated::check(&planned)?;
         Ok(planned)
     }
 

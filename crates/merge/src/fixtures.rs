@@ -11,7 +11,9 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::util::display::array_value_to_string;
 use futures::{StreamExt, stream};
 use tributary_api::merge::{CheckRequest, Checked, Error, Merge, MergeLimits, MergeRequest, MergeSource, Merged, Step};
-use tributary_api::timeline::{self, Deleted, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline};
+use tributary_api::timeline::{
+    self, Deleted, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline,
+};
 use tributary_api::writer::{self, FileSizes, KeySettings, StageRequest, Staged, Writer};
 use tributary_api::{RowError, RowStream, Stop};
 use tributary_types::pipeline::{OnNullKey, Operation};

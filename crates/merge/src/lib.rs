@@ -16,6 +16,7 @@ pub mod baseline;
 mod bounds;
 mod calls;
 mod casing;
+mod correlated;
 mod deep;
 mod deletes;
 mod dialect;

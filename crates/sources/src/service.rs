@@ -7,8 +7,8 @@ use arrow::datatypes::{Schema, SchemaRef};
 use async_trait::async_trait;
 use tributary_api::RowStream;
 use tributary_api::timeline::{
-    Deleted, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo,
-    Timeline, WindowReport,
+    Deleted, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, ReadRequest, Relation, SourcePlan, Split,
+    TableInfo, Timeline, WindowReport,
 };
 use tributary_hudi::{Entry, Storage, Stores};
 use tributary_types::pipeline::{FileFormat, TableType, TopicSource, UnknownColumns};

@@ -265,9 +265,10 @@ impl RandomTable {
     /// Groups that nothing under way touches; those that are being compacted may be written to.
     fn free_groups(&self, to_replace: bool) -> Vec<GroupKey> {
         let taken: BTreeSet<&GroupKey> = self.pending.iter().flat_map(Work::touched).collect();
-        let free = self.groups.iter().filter(|(key, group)| {
-            !taken.contains(key) && (!to_replace || group.compacting.is_none())
-        });
+        let free = self
+            .groups
+            .iter()
+            .filter(|(key, group)| !taken.contains(key) && (!to_replace || group.compacting.is_none()));
         free.map(|(key, _)| key.clone()).collect()
     }
 

@@ -105,8 +105,7 @@ async fn lost_keys(storage: &Storage, request: ReadRequest, slices: &[Split]) ->
         }
         let prune = keys.range().map(|range| Arc::new(range) as Arc<dyn Prune>);
         let split = Split { deleted: Deleted::Unsaid, ..slice.clone() };
-        let mut rows =
-            open(storage, ReadRequest { split, ..request.clone() }, prune).await.map_err(RowError::new)?;
+        let mut rows = open(storage, ReadRequest { split, ..request.clone() }, prune).await.map_err(RowError::new)?;
         while let Some(batch) = rows.next().await {
             for key in texts(slice, &batch?)?.iter().flatten() {
                 keys.remove(key);
@@ -153,7 +152,8 @@ struct KeyRange {
 
 impl Prune for KeyRange {
     fn keep(&self, range: &dyn Fn(&str) -> Option<ColumnRange>) -> bool {
-        let Some(ColumnRange { min: Some(Bound::Text(min)), max: Some(Bound::Text(max)), .. }) = range(RECORD_KEY) else {
+        let Some(ColumnRange { min: Some(Bound::Text(min)), max: Some(Bound::Text(max)), .. }) = range(RECORD_KEY)
+        else {
             return true;
         };
         min <= self.greatest && max >= self.least

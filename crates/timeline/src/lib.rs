@@ -29,9 +29,9 @@ mod restamped;
 mod schema;
 mod service;
 mod settings;
-mod touched;
 #[cfg(test)]
 mod tests;
+mod touched;
 
 pub use service::Service;
 pub use settings::Settings;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
-use tributary_api::timeline::{Begin, Blocks, Deleted, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split};
+use tributary_api::timeline::{
+    Begin, Blocks, Deleted, Error, InstantFact, LogFile, Logs, PlanRequest, Relation, Split,
+};
 use tributary_hudi as hudi;
 use tributary_hudi::{BaseFile, Completions, DataFiles, FileSlice, GroupKey, LogNames, MergeRules, REQUESTS_AT_ONCE};
 use tributary_types::pipeline::TableType;
@@ -345,7 +347,12 @@ impl Pinning<'_> {
         Ok(found.into_iter().flatten().next())
     }
 
-    pub(crate) fn relation(&self, listing: &Listing, as_of: &InstantTime, mut wanted: Vec<Wanted>) -> Result<Relation, Error> {
+    pub(crate) fn relation(
+        &self,
+        listing: &Listing,
+        as_of: &InstantTime,
+        mut wanted: Vec<Wanted>,
+    ) -> Result<Relation, Error> {
         wanted.sort();
         let logs = LogPinning::new(self.table, &listing.completions, as_of, &wanted)?;
         let deleted = if self.request.deletes { Deleted::No } else { Deleted::Unsaid };
@@ -354,7 +361,18 @@ impl Pinning<'_> {
             let (partition, file_id) = slice.group;
             let url = self.table.url.clone();
             let logs = logs.pin(slice.logs);
-            Split { url, partition, file_id, path, bytes, logs, instants, all_but: false, file: None, deleted: deleted.clone() }
+            Split {
+                url,
+                partition,
+                file_id,
+                path,
+                bytes,
+                logs,
+                instants,
+                all_but: false,
+                file: None,
+                deleted: deleted.clone(),
+            }
         };
         Ok(Relation { schema: Arc::clone(&self.schema), splits: wanted.into_iter().map(split).collect() })
     }

@@ -8,7 +8,8 @@ use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use tributary_api::RowStream;
 use tributary_api::timeline::{
-    InstantInfo, Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline, WindowReport,
+    Error, InstantFact, InstantInfo, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline,
+    WindowReport,
 };
 use tributary_hudi::Stores;
 use tributary_hudi::target::CleanMark;
@@ -58,7 +59,9 @@ impl Service {
         }
         check_identity(&table, request)?;
         let mut planned = self.plan_window(&mut table, request, decide).await;
-        if request.on_stale == OnStale::Snapshot && !request.lookup && matches!(planned, Err(Error::Stale { .. })) {
+        // What was deleted in the gap would be lost, which a source that delivers deletes must not do in silence.
+        let takes_all = request.on_stale == OnStale::Snapshot && !request.lookup && !request.deletes;
+        if takes_all && matches!(planned, Err(Error::Stale { .. })) {
             planned = self.plan_window(&mut table, request, decide_gap).await;
         }
         let (planned, known) = planned?;
@@ -118,13 +121,8 @@ impl Service {
         if request.deletes {
             refuse::check_flag(&table.url, schema.as_ref())?;
         }
-        let pinning = Pinning {
-            table,
-            cache: &self.cache,
-            request,
-            window,
-            schema: relation_schema(schema.as_ref(), request),
-        };
+        let pinning =
+            Pinning { table, cache: &self.cache, request, window, schema: relation_schema(schema.as_ref(), request) };
         let relations = pinning.pin().await?;
         if request.fallback_schema.is_some() && !request.look_only {
             let fit = check_files(self.stores.as_ref(), table, &self.cache, window, &relations).await?;

@@ -161,8 +161,11 @@ mod tests {
 
     #[test]
     fn groups_that_were_written_or_replaced_are_touched_and_compacted_ones_are_not() {
-        let writes =
-            [write("UPSERT", 1, &["a"], &[]), write("INSERT_OVERWRITE", 2, &["c"], &["b"]), write("COMPACT", 3, &["z"], &[])];
+        let writes = [
+            write("UPSERT", 1, &["a"], &[]),
+            write("INSERT_OVERWRITE", 2, &["c"], &["b"]),
+            write("COMPACT", 3, &["z"], &[]),
+        ];
         assert_eq!(found(&writes), both("a b c", "a@01 c@02"));
         let compacted = [write("UPSERT", 1, &["a"], &[]), write("COMPACT", 3, &["a"], &[])];
         assert_eq!(found(&compacted), both("a", "a@03"));
@@ -186,10 +189,9 @@ mod tests {
         let mut clustering = write("CLUSTER", 2, &["c"], &["a"]);
         clustering.replaced.insert("q".to_string(), vec!["a".to_string()]);
         clustering.stats.push(WriteStat { path: format!("q/d_0-0-0_{}.parquet", at(2)), ..WriteStat::default() });
-        let touched_groups = touched([clustering, write("UPSERT", 3, &["c"], &[])].iter().map(|metadata| Change {
-            metadata,
-            inside: true,
-        }));
+        let touched_groups = touched(
+            [clustering, write("UPSERT", 3, &["c"], &[])].iter().map(|metadata| Change { metadata, inside: true }),
+        );
         let groups: Vec<GroupKey> = touched_groups.unwrap().groups.into_iter().collect();
         let expected = [("p", "a"), ("p", "c")].map(|(partition, id)| (partition.to_string(), id.to_string()));
         assert_eq!(groups, expected);
@@ -197,8 +199,7 @@ mod tests {
 
     #[test]
     fn what_was_written_on_top_of_a_late_write_is_not_touched_by_itself() {
-        let writes =
-            [(write("UPSERT", 1, &["a", "b"], &[]), true), (write("UPSERT", 2, &["a", "z"], &[]), false)];
+        let writes = [(write("UPSERT", 1, &["a", "b"], &[]), true), (write("UPSERT", 2, &["a", "z"], &[]), false)];
         let found = touched(writes.iter().map(|(metadata, inside)| Change { metadata, inside: *inside })).unwrap();
         assert_eq!(found.groups.len(), 2);
         let newest: Vec<_> = found.live.values().cloned().collect();

@@ -56,7 +56,9 @@ impl Deletes {
         match self {
             Deletes::Never => false,
             Deletes::Always => true,
-            Deletes::Where(column) | Deletes::GiveWay(column) => is_true(&batches[at.batch as usize], column, at.row as usize),
+            Deletes::Where(column) | Deletes::GiveWay(column) => {
+                is_true(&batches[at.batch as usize], column, at.row as usize)
+            }
         }
     }
 }

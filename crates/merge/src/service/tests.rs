@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 mod chains;
+mod correlated;
 mod deletes;
 mod limits;
 mod planning;

@@ -3,8 +3,8 @@
 
 use tributary_api::predicate::Op;
 use tributary_types::pipeline::{
-    Consistency, Deletes, InsertConflict, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, ReadMode,
-    SourceKind, TableType, Writers,
+    Consistency, Deletes, InsertConflict, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation,
+    ReadMode, SourceKind, TableType, Writers,
 };
 use tributary_types::{Code, Outcome, Retry, Stage, Zone};
 

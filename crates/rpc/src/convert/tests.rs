@@ -9,9 +9,10 @@ use tributary_api::coordinator::{
 use tributary_api::predicate::Op;
 use tributary_api::timeline::WindowReport;
 use tributary_types::pipeline::{
-    ByteSize, Consistency, CsvOptions, Deletes, ErrorTable, FileOptions, Flatten, InsertConflict, JsonOptions, KafkaFormat, KafkaOptions,
-    Limits, MergeOperators, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused, Operation, Pipeline,
-    ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target, Tombstones, Transform, Writers,
+    ByteSize, Consistency, CsvOptions, Deletes, ErrorTable, FileOptions, Flatten, InsertConflict, JsonOptions,
+    KafkaFormat, KafkaOptions, Limits, MergeOperators, OnHole, OnLate, OnMalformedCursor, OnNullKey, OnStale, OnUnused,
+    Operation, Pipeline, ReadMode, Services, Source, SourceKind, Span, Start, TableType, Target, Tombstones, Transform,
+    Writers,
 };
 use tributary_types::{
     BatchName, Code, Cursor, Outcome, PipelineName, RequestId, Retry, SourceName, Stage, Window, Zone,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use tributary_api::timeline::{
-    Begin, Blocks, Deleted, InstantFact, InstantInfo, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split,
-    TableInfo, Views,
+    Begin, Blocks, Deleted, InstantFact, InstantInfo, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan,
+    Split, TableInfo, Views,
 };
 use tributary_types::{InstantTime, MemoryBudget, SourceName};
 
 use super::{
-    Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, instants, json_from_proto, json_to_proto,
-    optional, predicate_from_proto, predicate_to_proto, report_from_proto, report_to_proto, required, schema_from_bytes,
+    Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, instants, json_from_proto, json_to_proto, optional,
+    predicate_from_proto, predicate_to_proto, report_from_proto, report_to_proto, required, schema_from_bytes,
     schema_to_bytes, text,
 };
 use crate::proto::timeline as proto;

@@ -127,7 +127,8 @@ impl Coordinator for CoordinatorClient {
                 page_size: (limit - found.len()).min(PAGE) as i32,
                 page_token,
             };
-            let page = self.calls.clone().list_batches(traced(request)).await.map_err(self.remote.failed(DOING))?.into_inner();
+            let page =
+                self.calls.clone().list_batches(traced(request)).await.map_err(self.remote.failed(DOING))?.into_inner();
             for batch in page.batches {
                 found.push(batch_from_proto(batch).map_err(self.remote.unreadable(DOING))?);
             }
@@ -202,7 +203,8 @@ impl Coordinator for CoordinatorClient {
         const DOING: &str = "pulling a batch";
         let status = self.get_batch(name).await?;
         let flight = FlightDescriptor::new_path(vec![batch_ticket(name)]);
-        let info = self.flight.clone().get_flight_info(traced(flight)).await.map_err(self.remote.failed(DOING))?.into_inner();
+        let info =
+            self.flight.clone().get_flight_info(traced(flight)).await.map_err(self.remote.failed(DOING))?.into_inner();
         // The ticket may be signed, for this caller and for a while only.
         let ticket = info.endpoint.into_iter().next().and_then(|endpoint| endpoint.ticket);
         let ticket = required(ticket, "ticket").map_err(self.remote.unreadable(DOING))?;

@@ -142,6 +142,12 @@ fn plan() -> SourcePlan {
         }),
         refused: true,
     });
+    let kept = Arc::new(vec![Split { logs: logs(None, &["20250606182826000"]), ..split("5", None) }, split("6", None)]);
+    changed.push(Split { deleted: Deleted::No, ..split("7", Some(&window)) });
+    for file in ["8", "9"] {
+        changed.push(Split { deleted: Deleted::UnlessIn(Arc::clone(&kept)), ..split(file, None) });
+    }
+    changed.push(Split { deleted: Deleted::UnlessIn(Arc::default()), ..split("10", None) });
     SourcePlan {
         source: SourceName::new("db.orders").unwrap(),
         table: table("/a", true),
@@ -285,6 +291,11 @@ async fn splits_of_one_window_share_their_instants(pair: Pair) {
     let blocks = |n: usize| splits[n].logs.as_ref().and_then(|logs| logs.blocks.as_ref());
     assert!(blocks(0).is_none() && Arc::ptr_eq(blocks(1).unwrap(), blocks(3).unwrap()));
     assert_ne!(blocks(1), blocks(2));
+    let kept = |n: usize| match &splits[n].deleted {
+        Deleted::UnlessIn(slices) => slices,
+        other => panic!("{other:?}"),
+    };
+    assert!(Arc::ptr_eq(kept(5), kept(6)) && kept(7).is_empty(), "what deleted records are told by is sent once");
 }
 
 fn read_request(file: &str, projection: Option<Vec<usize>>) -> ReadRequest {
@@ -321,8 +332,11 @@ async fn read(pair: &Pair, request: ReadRequest) -> Vec<RecordBatch> {
 }
 
 async fn a_split_is_read_in_its_exact_schema(pair: Pair) {
-    let read = read(&pair, read_request("1", None)).await;
-    assert_eq!(read, [rows(&["a", "b"]), rows(&["a", "b"])]);
+    let mut request = read_request("1", None);
+    assert_eq!(read(&pair, request.clone()).await, [rows(&["a", "b"]), rows(&["a", "b"])]);
+    let slices = vec![Split { logs: logs(None, &["20250606182826000"]), ..split("2", None) }];
+    request.split.deleted = Deleted::UnlessIn(Arc::new(slices));
+    assert_eq!(read(&pair, request).await.len(), 2);
 }
 
 async fn columns_are_read_in_the_order_wanted(pair: Pair) {
@@ -394,7 +408,8 @@ async fn pages_of_instants_follow_each_other_and_wrong_ones_are_refused() {
     }
     assert_eq!(seen, [2, 2, 1]);
     for (page_size, page_token) in [(-1, ""), (2, "nope")] {
-        let request = proto::ListInstantsRequest { page_size, page_token: page_token.to_string(), ..Default::default() };
+        let request =
+            proto::ListInstantsRequest { page_size, page_token: page_token.to_string(), ..Default::default() };
         assert_eq!(calls.list_instants(request).await.unwrap_err().code(), tonic::Code::InvalidArgument);
     }
 }

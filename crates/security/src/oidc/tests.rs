@@ -189,7 +189,8 @@ async fn a_token_that_is_not_good_here_is_refused_with_what_is_wrong() {
     let good = issuer.claims();
     let token = ec.token("ec", &good);
     let (head, signature) = token.rsplit_once('.').unwrap();
-    let forged = URL_SAFE_NO_PAD.encode(json!({"iss": issuer.url, "aud": "tributary", "sub": "root", "exp": NOW + 9}).to_string());
+    let forged = URL_SAFE_NO_PAD
+        .encode(json!({"iss": issuer.url, "aud": "tributary", "sub": "root", "exp": NOW + 9}).to_string());
     let header = head.split_once('.').unwrap().0;
     let none = URL_SAFE_NO_PAD.encode("{\"alg\":\"none\"}");
     // The public key as if it were a shared one.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use tributary_api::timeline::{
-    Begin, Deleted, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, Relation, SourcePlan, Split, TableInfo,
-    TopicSplit, WindowReport,
+    Begin, Deleted, Error, FileSplit, FilesRequest, NAMES_REPORTED, PlanRequest, Relation, SourcePlan, Split,
+    TableInfo, TopicSplit, WindowReport,
 };
 use tributary_types::pipeline::{FileFormat, TableType, TopicSource, UnknownColumns};
 use tributary_types::{Cursor, FileState, TopicOffsets, Zone};

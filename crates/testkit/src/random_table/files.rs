@@ -172,16 +172,14 @@ impl RandomTable {
                 Some((record, _)) if self.flagged && number % 2 == 0 => {
                     rows.push((record.clone(), work.requested.clone(), true));
                 }
-                _ => deleted.push(DeletedKey {
-                    key: id.clone(),
-                    partition: file.group.0.clone(),
-                    at: DeletedAt::Place,
-                }),
+                _ => {
+                    deleted.push(DeletedKey { key: id.clone(), partition: file.group.0.clone(), at: DeletedAt::Place })
+                }
             }
         }
         let schema = log_schema(NAME, &self.schema()).expect("a schema of plain columns");
-        let mut writer = LogFileWriter::create(&self.storage, path, &work.requested, &schema)
-            .expect("a log file of a random table");
+        let mut writer =
+            LogFileWriter::create(&self.storage, path, &work.requested, &schema).expect("a log file of a random table");
         if !rows.is_empty() {
             writer.write(&self.batch(&file.group.0, path, &rows)).await.expect("rows of a log file");
         }
@@ -199,9 +197,8 @@ impl RandomTable {
     }
 
     fn batch(&self, partition: &str, path: &str, rows: &[Row]) -> RecordBatch {
-        let text = |of: &dyn Fn(&Row) -> String| -> ArrayRef {
-            Arc::new(StringArray::from_iter_values(rows.iter().map(of)))
-        };
+        let text =
+            |of: &dyn Fn(&Row) -> String| -> ArrayRef { Arc::new(StringArray::from_iter_values(rows.iter().map(of))) };
         let meta: Vec<ArrayRef> = vec![
             text(&|row| row.1.to_string()),
             text(&|row| format!("{}_0_{}", row.1, row.0.n)),

@@ -178,8 +178,7 @@ impl RandomTable {
         let mut groups: Vec<GroupKey> = self.free_groups(true).into_iter().filter(|(p, _)| *p == path).collect();
         groups.truncate(1 + self.below(3) as usize);
         let rows = groups.iter().flat_map(|group| self.groups[group].rows.clone());
-        let rows: Vec<(String, Change)> =
-            rows.map(|(id, (record, time))| (id, Some((record, Some(time))))).collect();
+        let rows: Vec<(String, Change)> = rows.map(|(id, (record, time))| (id, Some((record, Some(time))))).collect();
         if rows.is_empty() {
             return None;
         }

@@ -81,8 +81,7 @@ async fn deleted_records_are_those_of_the_beginning_that_the_end_does_not_have()
                 let (at_end, none_either) = divide(rows(&service, plan.at_end.as_ref()).await);
                 assert!(none.is_empty() && none_either.is_empty());
                 let kept: BTreeSet<_> = at_end.iter().map(record).collect();
-                let gone: Vec<Value> =
-                    at_begin.into_iter().filter(|row| !kept.contains(&record(row))).collect();
+                let gone: Vec<Value> = at_begin.into_iter().filter(|row| !kept.contains(&record(row))).collect();
                 assert_eq!(deleted, gone, "{name} {begin} to {end}");
                 // The other rows are those of a source that ignores deletes.
                 let ignoring = PlanRequest {
@@ -90,7 +89,10 @@ async fn deleted_records_are_those_of_the_beginning_that_the_end_does_not_have()
                     ..with_deletes(&oracle.url(), Begin::After(begin.clone()), Some(end.clone()))
                 };
                 let ignoring = service.plan(ignoring).await.unwrap();
-                assert_eq!(changed, rows(&service, ignoring.changed.as_ref()).await, "{name} {begin} to {end}");
+                let mut others = rows(&service, ignoring.changed.as_ref()).await;
+                // Some tables have such a column of their own.
+                others.iter_mut().for_each(|row| drop(row.as_object_mut().unwrap().remove(FLAG)));
+                assert_eq!(changed, json::sorted(others), "{name} {begin} to {end}");
                 windows += 1;
                 all_deleted += deleted.len();
             }

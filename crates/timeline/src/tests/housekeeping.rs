@@ -21,7 +21,8 @@ fn window(oracle: &Oracle, first: usize, last: usize) -> PlanRequest {
 
 #[tokio::test]
 async fn a_cleaned_file_makes_the_window_stale_by_its_commit_in_both_types_of_tables() {
-    for (name, at) in [("cow_v9_updates", 1), ("cow_v6_updates", 1), ("mor_v9_compaction", 1), ("mor_v6_compaction", 1)] {
+    for (name, at) in [("cow_v9_updates", 1), ("cow_v6_updates", 1), ("mor_v9_compaction", 1), ("mor_v6_compaction", 1)]
+    {
         let service = service();
         let plan = service.plan(window(&Oracle::unpack(name), at, at)).await.unwrap();
         let mut files: Vec<String> = Vec::new();

@@ -116,6 +116,9 @@ async fn what_is_wrong_with_files_and_cursors_is_no_reason_to_leave_a_source_out
 #[test]
 fn the_schema_of_what_is_left_out_is_that_of_an_empty_window() {
     let own: SchemaRef = Arc::new(Schema::new(vec![arrow::datatypes::Field::new("id", DataType::Utf8, true)]));
-    assert_eq!(relation_schema(Some(&own), &PlanRequest { meta_columns: false, ..request("/t", Begin::Earliest) }), own);
+    assert_eq!(
+        relation_schema(Some(&own), &PlanRequest { meta_columns: false, ..request("/t", Begin::Earliest) }),
+        own
+    );
     assert_eq!(relation_schema(Some(&own), &request("/t", Begin::Earliest)).fields().len(), 6);
 }

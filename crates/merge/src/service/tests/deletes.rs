@@ -18,8 +18,8 @@ fn schema(columns: &[(&str, DataType)]) -> SchemaRef {
 /// Orders `a` and users `b`, which both deliver deletes, and `c`, which does not.
 fn bench(then: Vec<Step>) -> Bench {
     let place = DataType::Struct(Fields::from(vec![Field::new("city", DataType::Utf8, true)]));
-    let a = [("id", DataType::Int64), ("user", DataType::Int64), ("amount", DataType::Int64), ("place", place)];
-    let b = [("user", DataType::Int64), ("name", DataType::Utf8)];
+    let a = [("id", DataType::Int64), ("buyer", DataType::Int64), ("amount", DataType::Int64), ("place", place)];
+    let b = [("buyer", DataType::Int64), ("name", DataType::Utf8)];
     let mut bench = Bench::new()
         .source("a", schema(&a), Vec::new())
         .tables(Vec::new(), Vec::new())
@@ -52,22 +52,22 @@ async fn row_wise_queries_and_joins_with_whole_tables_keep_deletes() {
         "CREATE TEMP VIEW v AS SELECT id AS k, _hoodie_is_deleted AS gone FROM <SRC:a>; \
          SELECT k, gone AS _hoodie_is_deleted FROM v",
         "WITH v AS (SELECT * FROM <SRC_0>) SELECT id, v._hoodie_is_deleted FROM v",
-        "SELECT a.id, b.name, a._hoodie_is_deleted FROM <SRC:a> a LEFT JOIN <SNAP:c> b ON a.user = b.user",
-        "SELECT a.id, a._hoodie_is_deleted FROM <SNAP:c> b RIGHT JOIN <SRC:a> a ON a.user = b.user",
+        "SELECT a.id, b.name, a._hoodie_is_deleted FROM <SRC:a> a LEFT JOIN <SNAP:c> b ON a.buyer = b.buyer",
+        "SELECT a.id, a._hoodie_is_deleted FROM <SNAP:c> b RIGHT JOIN <SRC:a> a ON a.buyer = b.buyer",
         "SELECT a.id, b.n, a._hoodie_is_deleted FROM <SRC:a> a JOIN \
-         (SELECT user, count(*) AS n FROM <SNAP:c> GROUP BY user) b ON a.user = b.user",
-        "SELECT id, _hoodie_is_deleted FROM <SRC:a> WHERE user IN (SELECT DISTINCT user FROM <SRC:c>)",
+         (SELECT buyer, count(*) AS n FROM <SNAP:c> GROUP BY buyer) b ON a.buyer = b.buyer",
+        "SELECT id, _hoodie_is_deleted FROM <SRC:a> WHERE buyer IN (SELECT DISTINCT buyer FROM <SRC:c>)",
         "SELECT id, (SELECT max(name) FROM <SNAP:c>) AS name, _hoodie_is_deleted FROM <SRC:a>",
     ] {
         if let Err(error) = only_a(Vec::new()).check(query).await {
             panic!("`{query}`: {error}");
         }
     }
-    let joined = "SELECT a.id, b.name, a._hoodie_is_deleted FROM <SRC:a> a JOIN <SNAP:b> b ON a.user = b.user \
-                  UNION ALL SELECT a.id, b.name, b._hoodie_is_deleted FROM <SNAP:a> a JOIN <SRC:b> b ON a.user = b.user \
-                  UNION ALL SELECT p.id, q.name, true FROM <PREV:a> p JOIN <PREV:b> q ON p.user = q.user \
+    let joined = "SELECT a.id, b.name, a._hoodie_is_deleted FROM <SRC:a> a JOIN <SNAP:b> b ON a.buyer = b.buyer \
+                  UNION ALL SELECT a.id, b.name, b._hoodie_is_deleted FROM <SNAP:a> a JOIN <SRC:b> b ON a.buyer = b.buyer \
+                  UNION ALL SELECT p.id, q.name, true FROM <PREV:a> p JOIN <PREV:b> q ON p.buyer = q.buyer \
                   WHERE p.id IN (SELECT id FROM <SRC:a>) AND NOT EXISTS \
-                  (SELECT 1 FROM <SNAP:a> a JOIN <SNAP:b> b ON a.user = b.user WHERE a.id = p.id)";
+                  (SELECT 1 FROM <SNAP:a> a JOIN <SNAP:b> b ON a.buyer = b.buyer WHERE a.id = p.id)";
     if let Err(error) = bench(Vec::new()).check(joined).await {
         panic!("{error}");
     }
@@ -76,18 +76,27 @@ async fn row_wise_queries_and_joins_with_whole_tables_keep_deletes() {
 #[tokio::test]
 async fn what_makes_one_row_of_several_is_refused_by_name() {
     for (query, what) in [
-        ("SELECT user, sum(amount) AS s, bool_or(_hoodie_is_deleted) AS _hoodie_is_deleted FROM <SRC:a> GROUP BY user", "an aggregate"),
-        ("SELECT user, _hoodie_is_deleted FROM <SRC:a> GROUP BY user, _hoodie_is_deleted", "GROUP BY"),
-        ("SELECT DISTINCT user, _hoodie_is_deleted FROM <SRC:a>", "DISTINCT"),
-        ("SELECT user, _hoodie_is_deleted FROM <SRC:a> UNION SELECT user, false FROM <SNAP:c>", "UNION without ALL"),
+        (
+            "SELECT buyer, sum(amount) AS s, bool_or(_hoodie_is_deleted) AS _hoodie_is_deleted FROM <SRC:a> GROUP BY buyer",
+            "an aggregate",
+        ),
+        ("SELECT buyer, _hoodie_is_deleted FROM <SRC:a> GROUP BY buyer, _hoodie_is_deleted", "GROUP BY"),
+        ("SELECT DISTINCT buyer, _hoodie_is_deleted FROM <SRC:a>", "DISTINCT"),
+        ("SELECT buyer, _hoodie_is_deleted FROM <SRC:a> UNION SELECT buyer, false FROM <SNAP:c>", "UNION without ALL"),
         ("SELECT id, row_number() OVER (ORDER BY id) AS n, _hoodie_is_deleted FROM <SRC:a>", "a window function"),
         ("SELECT id, _hoodie_is_deleted FROM <SRC:a> LIMIT 3", "LIMIT"),
         ("SELECT id, _hoodie_is_deleted FROM (SELECT * FROM <SRC:a> ORDER BY id LIMIT 3) t", "LIMIT"),
-        ("CREATE TEMP VIEW v AS SELECT max(id) AS id, false AS _hoodie_is_deleted FROM <SNAP:a>; \
-          SELECT id, _hoodie_is_deleted FROM <SRC:a> UNION ALL SELECT * FROM v", "an aggregate"),
+        (
+            "CREATE TEMP VIEW v AS SELECT max(id) AS id, false AS _hoodie_is_deleted FROM <SNAP:a>; \
+          SELECT id, _hoodie_is_deleted FROM <SRC:a> UNION ALL SELECT * FROM v",
+            "an aggregate",
+        ),
     ] {
         let refused = only_a(Vec::new()).refusal(query).await;
-        assert!(refused.contains("step 1 has") && refused.contains(what) && refused.contains("`a`"), "`{query}`: {refused}");
+        assert!(
+            refused.contains("step 1 has") && refused.contains(what) && refused.contains("`a`"),
+            "`{query}`: {refused}"
+        );
     }
 }
 
@@ -98,12 +107,24 @@ async fn a_query_that_loses_the_flag_or_the_rows_of_a_source_is_refused() {
         ("SELECT id, _hoodie_is_deleted AS gone FROM <SRC:a>", "drops the column"),
         ("SELECT id, CAST(_hoodie_is_deleted AS STRING) AS _hoodie_is_deleted FROM <SRC:a>", "instead of a BOOLEAN"),
         ("SELECT id, false AS _hoodie_is_deleted FROM <SRC:a>", "takes rows of `<SRC:a>` without"),
-        ("SELECT a.id, b._hoodie_is_deleted FROM <SRC:a> a JOIN <SNAP:c> b ON a.user = b.user", "takes rows of `<SRC:a>` without"),
-        ("SELECT id, _hoodie_is_deleted FROM <SRC:a> UNION ALL SELECT id, false FROM <SRC:a>", "takes rows of `<SRC:a>` without"),
+        (
+            "SELECT a.id, b._hoodie_is_deleted FROM <SRC:a> a JOIN <SNAP:c> b ON a.buyer = b.buyer",
+            "takes rows of `<SRC:a>` without",
+        ),
+        (
+            "SELECT id, _hoodie_is_deleted FROM <SRC:a> UNION ALL SELECT id, false FROM <SRC:a>",
+            "takes rows of `<SRC:a>` without",
+        ),
         ("SELECT id, false AS _hoodie_is_deleted FROM <SNAP:a>", "has no row of `<SRC:a>`"),
         ("SELECT * FROM <SNAP:a> WHERE id IN (SELECT id FROM <SRC:a>)", "has no row of `<SRC:a>`"),
-        ("SELECT b.user, a._hoodie_is_deleted FROM <SNAP:c> b LEFT JOIN <SRC:a> a ON a.user = b.user", "filled with NULL"),
-        ("SELECT a.id, a._hoodie_is_deleted FROM <SRC:a> a FULL JOIN <SNAP:c> b ON a.user = b.user", "filled with NULL"),
+        (
+            "SELECT b.buyer, a._hoodie_is_deleted FROM <SNAP:c> b LEFT JOIN <SRC:a> a ON a.buyer = b.buyer",
+            "filled with NULL",
+        ),
+        (
+            "SELECT a.id, a._hoodie_is_deleted FROM <SRC:a> a FULL JOIN <SNAP:c> b ON a.buyer = b.buyer",
+            "filled with NULL",
+        ),
         ("SELECT x.id, x._hoodie_is_deleted FROM <SRC:a> x JOIN <SRC:a> y ON x.id = y.id", "misses partners"),
         ("SELECT id, (SELECT max(id) FROM <SRC:a>) AS m, _hoodie_is_deleted FROM <SRC:a>", "in a subquery for a value"),
     ] {
@@ -111,10 +132,10 @@ async fn a_query_that_loses_the_flag_or_the_rows_of_a_source_is_refused() {
         assert!(refused.contains("step 1") && refused.contains(what), "`{query}`: {refused}");
     }
     let joined = "SELECT a.id, (a._hoodie_is_deleted OR b._hoodie_is_deleted) AS _hoodie_is_deleted \
-                  FROM <SRC:a> a JOIN <SRC:b> b ON a.user = b.user";
+                  FROM <SRC:a> a JOIN <SRC:b> b ON a.buyer = b.buyer";
     let refused = bench(Vec::new()).refusal(joined).await;
     assert!(refused.contains("joins `<SRC:a>` with `<SRC:b>`"), "{refused}");
-    let half = "SELECT a.id, a._hoodie_is_deleted FROM <SRC:a> a LEFT JOIN <SNAP:b> b ON a.user = b.user";
+    let half = "SELECT a.id, a._hoodie_is_deleted FROM <SRC:a> a LEFT JOIN <SNAP:b> b ON a.buyer = b.buyer";
     let refused = bench(Vec::new()).refusal(half).await;
     assert!(refused.contains("has no row of `<SRC:b>`"), "{refused}");
 }
@@ -129,7 +150,8 @@ async fn every_step_must_keep_the_flag_and_the_one_that_does_not_is_named() {
     let dropped = only_a(vec![flatten(), sql("SELECT id FROM <SRC>"), sql("SELECT * FROM <SRC>")]);
     let refused = dropped.refusal("SELECT * FROM <SRC:a>").await;
     assert!(refused.contains("step 3 drops the column"), "{refused}");
-    let summed = only_a(vec![sql("SELECT user, count(*) AS n, false AS _hoodie_is_deleted FROM <SRC> GROUP BY user")]);
+    let summed =
+        only_a(vec![sql("SELECT buyer, count(*) AS n, false AS _hoodie_is_deleted FROM <SRC> GROUP BY buyer")]);
     let refused = summed.refusal("SELECT * FROM <SRC:a>").await;
     assert!(refused.contains("step 2 has an aggregate over source `a`"), "{refused}");
     let reset = only_a(vec![sql("SELECT id, false AS _hoodie_is_deleted FROM <SRC>")]);
@@ -141,5 +163,5 @@ async fn every_step_must_keep_the_flag_and_the_one_that_does_not_is_named() {
 async fn sources_that_ignore_deletes_may_be_queried_as_ever() {
     let mut bench = bench(Vec::new());
     bench.deletes.clear();
-    assert!(bench.check("SELECT user, count(*) AS n FROM <SRC:a> GROUP BY user LIMIT 1").await.is_ok());
+    assert!(bench.check("SELECT buyer, count(*) AS n FROM <SRC:a> GROUP BY buyer LIMIT 1").await.is_ok());
 }
