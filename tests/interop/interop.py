@@ -37,6 +37,7 @@ from hdfs import Cluster
 from objectstore import Bucket, JavaLock
 from operators import Operators
 from pulling import Server
+from refused import Refused
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import FileScenario, Scenario
 from shared import SharedWriters
@@ -86,7 +87,7 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Operators, unittest.TestCase):
+class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Operators, Refused, unittest.TestCase):
     # Set by main().
     spark = None
     tributary = None

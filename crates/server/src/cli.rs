@@ -325,11 +325,16 @@ fn parse_span(text: &str) -> Result<Span, String> {
 
 /// Runs the command line; the exit code is the process's.
 pub fn main(cli: Cli) -> ExitCode {
-    main_with(cli, Transforms::new())
+    run(cli, Transforms::new())
 }
 
-/// The same for a program that has steps in Rust of its own, which pipelines name as `rust = "name"`.
-pub fn main_with(cli: Cli, transforms: Transforms) -> ExitCode {
+/// The `main` of a program that has steps in Rust of its own, which pipelines name as `rust = "name"`: it takes the same
+/// arguments as `tributary`.
+pub fn main_with(transforms: Transforms) -> ExitCode {
+    run(Cli::parse(), transforms)
+}
+
+fn run(cli: Cli, transforms: Transforms) -> ExitCode {
     telemetry::init_logs(cli.log_json);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

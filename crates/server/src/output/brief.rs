@@ -7,6 +7,7 @@ use tributary_api::coordinator::{BatchStatus, SourceStatus};
 use tributary_types::{Cursor, Outcome, Stage};
 
 use super::cursors::override_line;
+use super::refused::refused_text;
 use super::size;
 
 /// Prints a batch in a few lines of at most a hundred columns, error messages aside.
@@ -33,6 +34,9 @@ fn brief(status: &BatchStatus) -> String {
     let widest = status.sources.iter().map(|source| source.source.as_str().len()).max().unwrap_or_default();
     for source in &status.sources {
         let _ = writeln!(text, "  {:widest$}  {}", source.source.as_str(), reading(source));
+    }
+    if let Some(line) = refused_text(&status.refused) {
+        let _ = writeln!(text, "  refused {line}");
     }
     match (status.outcome, &status.instant) {
         (Some(Outcome::Committed), Some(instant)) => {
