@@ -38,6 +38,7 @@ from hdfs import Cluster
 from objectstore import Bucket, JavaLock
 from operators import Operators
 from pulling import Server
+from refused import Refused
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import FileScenario, Scenario
 from shared import SharedWriters
@@ -89,7 +90,7 @@ class Tributary:
 
 
 class Interop(
-    MergeOnRead, CsvFiles, TopicTests, SharedWriters, Skipping, Operators, Deletes, unittest.TestCase
+    MergeOnRead, CsvFiles, TopicTests, SharedWriters, Skipping, Operators, Deletes, Refused, unittest.TestCase
 ):
     # Set by main().
     spark = None

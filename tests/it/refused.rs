@@ -38,6 +38,7 @@ fn schema(text: &str) -> String {
 fn notes(lake: &Lake, max_rows: u64) -> Pipeline {
     pipeline(json!({
         "name": "notes",
+        "accept_binding_change": true,
         "source": [{"name": "notes", "kind": "csv", "path": lake.path("notes"), "start": "earliest",
                     "csv": {"header": true, "mode": "error_table"}, "files": {"order": "name", "on_changed": "ignore", "schema": schema("note")}}],
         "transform": [{"sql": "SELECT NULLIF(note, 'none') AS note, n FROM <SRC>"}],

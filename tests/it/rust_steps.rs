@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Steps of a merge that are written in Rust.
 
+mod stacked;
+
 use std::sync::Arc;
 
-use arrow::array::{AsArray, Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use futures::{StreamExt, TryStreamExt, stream};
+use arrow::array::AsArray;
+use arrow::datatypes::{Int64Type, SchemaRef};
+use futures::StreamExt;
 use serde_json::{Value, json};
 use tributary_api::transform::{Input, InputSchema, MultiTransform, TransformError, Transforms};
 use tributary_api::{RowError, RowStream};
@@ -17,45 +19,6 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{Outcome, SystemClock, SystemEntropy};
 
 use crate::support::{Lake, assert_sound, pipeline, roles, rows, run, spread, value_table, values};
-
-/// All inputs, one after the other, with the number of the input in a column of its own.
-struct Stacked;
-
-impl Stacked {
-    fn schema() -> SchemaRef {
-        let field = |name: &str, data_type: DataType| Field::new(name, data_type, true);
-        Arc::new(Schema::new(vec![
-            field("id", DataType::Utf8),
-            field("value", DataType::Int64),
-            field("input", DataType::Int64),
-        ]))
-    }
-}
-
-impl MultiTransform for Stacked {
-    fn schema(&self, inputs: &[InputSchema]) -> Result<SchemaRef, TransformError> {
-        for input in inputs {
-            if input.schema.field_with_name("value").is_err() {
-                return Err(TransformError::new(format!("input `{}` has no column `value`", input.name)));
-            }
-        }
-        Ok(Stacked::schema())
-    }
-
-    fn apply(&self, inputs: Vec<Input>) -> Result<RowStream, TransformError> {
-        let numbered = stream::iter(inputs.into_iter().enumerate().map(|(number, input)| {
-            let rows = input.rows.and_then(move |batch| async move {
-                let number = Int64Array::from(vec![number as i64; batch.num_rows()]);
-                let mut columns = vec![batch["id"].clone(), batch["value"].clone()];
-                columns.push(Arc::new(number));
-                RecordBatch::try_new(Stacked::schema(), columns)
-                    .map_err(|error| RowError::new(TransformError::new(error.to_string())))
-            });
-            Ok::<_, RowError>(rows)
-        }));
-        Ok(numbered.try_flatten().boxed())
-    }
-}
 
 /// Refuses a value that is negative; delivers another schema than it announces where one is 99.
 struct Checked;
@@ -82,8 +45,7 @@ impl MultiTransform for Checked {
 }
 
 fn transforms() -> Transforms {
-    let some = Transforms::new().register("stacked", Arc::new(Stacked)).unwrap();
-    some.register("checked", Arc::new(Checked)).unwrap()
+    stacked::transforms().unwrap().register("checked", Arc::new(Checked)).unwrap()
 }
 
 fn parts() -> Parts {
@@ -184,4 +146,13 @@ async fn sources_that_are_reordered_under_a_first_step_in_rust_are_refused() {
     let mut swapped = first.clone();
     swapped.sources.reverse();
     assert_eq!(run(&roles, &swapped, "r2").await.error.unwrap().reason, "BINDING_CHANGED");
+}
+
+#[test]
+fn the_page_about_steps_shows_the_step_that_these_tests_run() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("../docs/rust-steps.md")).unwrap();
+    let step = std::fs::read_to_string(root.join("it/rust_steps/stacked.rs")).unwrap();
+    let step = step.strip_prefix("// SPDX-License-Identifier: Apache-2.0\n").unwrap();
+    assert!(page.contains(&format!("```rust\n{step}```")), "docs/rust-steps.md does not show:\n{step}");
 }

@@ -180,7 +180,8 @@ pub struct ColumnStats {
 pub enum Error {
     /// A key or partition column is null or missing.
     #[error(
-        "record key column `{column}` is null in {rows} row(s) of the batch; set `target.on_null_key = \"drop\"` to leave such rows out"
+        "record key column `{column}` is null in {rows} row(s) of the batch; set `target.on_null_key = \"drop\"` to leave such rows \
+         out, or \"error_table\" to keep them there"
     )]
     NullKey {
         /// The column.

@@ -31,7 +31,7 @@ use crate::schema::target_schema;
 use crate::service::Inner;
 use crate::services::TableServices;
 use crate::staged::{target_slices, write_stats};
-use crate::target::{TargetState, check_config, is_untouched, key_settings, load_timeline, new_table, target_error};
+use crate::target::{TargetState, check_config, key_settings, load_timeline, new_table, target_error};
 
 /// Prefix of the metadata key by which a commit of the error table says whose it is.
 const COMMIT_KEY: &str = "tributary.refused.";
@@ -347,10 +347,10 @@ pub(crate) async fn check_error_table(
     refuse_reading_the_target(inner.stores.as_ref(), pipeline, &storage)?;
     let Some(found) = TargetState::load(&storage).await? else { return Ok(()) };
     let problems = check_config(&with_error_table(pipeline, table).target, &found.config);
-    if problems.is_empty() || is_untouched(&found) && found.timeline.instants().is_empty() {
-        return Ok(());
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(refuse(format!("it is no error table: {}", problems.join("; ")))),
     }
-    Err(refuse(format!("it is no error table: {}", problems.join("; "))))
 }
 
 /// Which rows a pipeline may refuse: their sources and reasons.

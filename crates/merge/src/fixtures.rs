@@ -14,6 +14,7 @@ use tributary_api::merge::{CheckRequest, Checked, Error, Merge, MergeLimits, Mer
 use tributary_api::timeline::{
     self, Deleted, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline,
 };
+use tributary_api::transform::Transforms;
 use tributary_api::writer::{self, FileSizes, KeySettings, StageRequest, Staged, Writer};
 use tributary_api::{RowError, RowStream, Stop};
 use tributary_types::pipeline::{OnNullKey, Operation};
@@ -164,6 +165,8 @@ pub(crate) struct Bench {
     pub(crate) settings: Settings,
     /// Size that every split claims to have.
     pub(crate) split_bytes: u64,
+    /// Steps in Rust.
+    pub(crate) transforms: Transforms,
 }
 
 impl Bench {
@@ -177,6 +180,7 @@ impl Bench {
             limits: limits(1 << 30),
             settings: Settings { own_threads: false, ..Settings::default() },
             split_bytes: 1,
+            transforms: Transforms::new(),
         }
     }
 
@@ -221,7 +225,7 @@ impl Bench {
     pub(crate) fn service(&self) -> Service {
         let timeline: Arc<dyn Timeline> = Arc::clone(&self.timeline) as _;
         let writer: Arc<dyn Writer> = Arc::clone(&self.writer) as _;
-        Service::new(timeline, writer, self.settings.clone())
+        Service::new(timeline, writer, self.settings.clone()).with_transforms(self.transforms.clone())
     }
 
     pub(crate) async fn check(&self, sql: &str) -> Result<Checked, Error> {

@@ -427,11 +427,16 @@ fn parse_flight_uri(text: &str) -> Result<String, String> {
 
 /// Runs the command line; the exit code is the process's.
 pub fn main(cli: Cli) -> ExitCode {
-    main_with(cli, Transforms::new())
+    run(cli, Transforms::new())
 }
 
-/// The same for a program that has steps in Rust of its own, which pipelines name as `rust = "name"`.
-pub fn main_with(cli: Cli, transforms: Transforms) -> ExitCode {
+/// The `main` of a program that has steps in Rust of its own, which pipelines name as `rust = "name"`: it takes the same
+/// arguments as `tributary`.
+pub fn main_with(transforms: Transforms) -> ExitCode {
+    run(Cli::parse(), transforms)
+}
+
+fn run(cli: Cli, transforms: Transforms) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -5,6 +5,7 @@ mod brief;
 mod cursors;
 mod json_rows;
 mod pipelines;
+mod refused;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -27,6 +28,7 @@ pub(crate) use self::brief::print_brief;
 use self::cursors::{OverrideJson, override_json, override_line};
 pub(crate) use self::cursors::{print_cursors, print_history, print_overrides};
 pub(crate) use self::pipelines::{print_deleted, print_stored, print_stored_list};
+use self::refused::{RefusedJson, refused_json, refused_text};
 
 /// A progress bar on a terminal; nothing elsewhere.
 pub(crate) struct Progress {
@@ -98,6 +100,8 @@ struct BatchJson<'a> {
     deletes: u64,
     absent: u64,
     replaced_groups: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<RefusedJson<'a>>,
     peak_memory: u64,
     sources: Vec<SourceJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -248,6 +252,7 @@ fn batch_json(status: &BatchStatus) -> BatchJson<'_> {
         deletes: status.written.deletes,
         absent: status.written.absent,
         replaced_groups: status.written.replaced_groups,
+        refused: refused_json(&status.refused),
         peak_memory: status.peak_memory,
         sources: status.sources.iter().map(source_json).collect(),
         overrides: status.overrides.iter().map(|it| override_json(it, status.outcome)).collect(),
@@ -301,6 +306,9 @@ fn print_batch_text(status: &BatchStatus) {
         if let Some(line) = left_out(written) {
             println!("left out {line}");
         }
+    }
+    if let Some(line) = refused_text(&status.refused) {
+        println!("refused  {line}");
     }
     let timings: Vec<String> =
         status.timings.iter().map(|(stage, ms)| format!("{} {ms} ms", stage.as_str().to_lowercase())).collect();

@@ -65,6 +65,9 @@ pub fn load(path: &Path) -> Result<Pipeline, Error> {
         }
     }
     pipeline.target.path = resolve(directory, &pipeline.target.path);
+    if let Some(table) = &mut pipeline.error_table {
+        table.path = resolve(directory, &table.path);
+    }
     for transform in &mut pipeline.transforms {
         if let Some(file) = transform.sql_file.take() {
             transform.sql = Some(read(&file)?);
@@ -225,6 +228,16 @@ record_key = ["id"]
         assert_eq!(pipeline.validate(), Vec::<String>::new(), "a server checks it again");
         let refused = load_text(&text.replace("\"json\"", "\"avro\"")).unwrap_err().to_string();
         assert!(refused.contains("`format = \"avro\"` is not there yet"), "{refused}");
+    }
+
+    #[test]
+    fn the_path_of_an_error_table_is_relative_to_the_file_as_well() {
+        let text = format!("{GOOD}on_null_key = \"error_table\"\n[error_table]\npath = \"refused\"\n");
+        let table = load_text(&text).unwrap().error_table.unwrap();
+        assert!(Path::new(&table.path).is_absolute() && table.path.ends_with("/refused"), "{}", table.path);
+        let misspelt =
+            load_text(&text.replace("\npath = \"refused\"", "\npath = \"refused\"\nmax_row = 1")).unwrap_err();
+        assert!(misspelt.to_string().contains("did you mean `max_rows`?"), "{misspelt}");
     }
 
     #[test]

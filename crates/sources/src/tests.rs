@@ -322,3 +322,73 @@ async fn a_prefix_of_a_store_under_which_nothing_is_is_told_until_something_was_
     let emptied = service.plan(request(Some(&read))).await.unwrap();
     assert_eq!(emptied.report.notice, None, "files come and go");
 }
+
+/// Columns of the refused records of a relation, a line each.
+async fn refused(directory: &Directory, relation: &Relation) -> Vec<String> {
+    let splits = relation.splits.iter().cloned().map(tributary_api::timeline::Split::refused_only).collect();
+    let refused = Relation { schema: Arc::clone(&relation.schema), splits };
+    let batches = directory.read(&refused).await.unwrap();
+    assert!(batches.iter().all(|batch| batch.schema() == tributary_api::refused::refused_schema()));
+    let rows = json_rows(&batches);
+    let values = rows.iter().map(|row| serde_json::from_str::<Value>(row).unwrap());
+    values.map(|row| format!("{} {} {}", row["position"].as_str().unwrap(), row["line"], row["raw"])).collect()
+}
+
+#[tokio::test]
+async fn the_rows_of_a_file_and_the_records_refused_in_it_are_two_streams_of_it() {
+    let schema = json!({"fields": [
+        {"name": "id", "nullable": true, "type": {"name": "int", "bitWidth": 64, "isSigned": true}, "children": []},
+        {"name": "t", "nullable": true, "type": {"name": "utf8"}, "children": []},
+    ]});
+    let files = json!({"schema": schema.to_string(), "order": "name"});
+    let csv = Directory::new("csv", files.clone(), json!({"mode": "error_table"}));
+    csv.put("1.csv", "1,a\nx,\"b\nc\"\n2,d,e\n3,f\n4,\"open\n").put("2.csv", "x,1\ny,2\nz,3\nv,4\nw,5\n");
+    let plan = csv.plan(None).await.unwrap();
+    let relation = plan.changed.as_ref().unwrap();
+    assert_eq!(json_rows(&csv.read(relation).await.unwrap()), ["{\"id\":1,\"t\":\"a\"}", "{\"id\":3,\"t\":\"f\"}"]);
+    let expected = [
+        "1.csv:12 4 \"2,d,e\"",
+        "1.csv:22 6 \"4,\\\"open\"",
+        "1.csv:4 2 \"x,\\\"b\\nc\\\"\"",
+        "2.csv:0 1 \"x,1\"",
+        "2.csv:12 4 \"v,4\"",
+        "2.csv:16 5 \"w,5\"",
+        "2.csv:4 2 \"y,2\"",
+        "2.csv:8 3 \"z,3\"",
+    ];
+    for _ in 0..2 {
+        let mut found = refused(&csv, relation).await;
+        found.sort();
+        assert_eq!(found, expected, "the same each time");
+    }
+
+    let json_of = Directory::new("json", files, json!({"mode": "error_table"}));
+    json_of.put("1.json", "{\"id\":1}\n{\"id\":\"x\"}\nno\n\n{\"id\":2,\"t\":\"é\"} {\"id\":\n");
+    let plan = json_of.plan(None).await.unwrap();
+    let relation = plan.changed.as_ref().unwrap();
+    assert_eq!(json_rows(&json_of.read(relation).await.unwrap()), ["{\"id\":1}", "{\"id\":2,\"t\":\"é\"}"]);
+    let mut found = refused(&json_of, relation).await;
+    found.sort();
+    assert_eq!(found, ["1.json:21 3 \"no\"", "1.json:44 5 \"{\\\"id\\\":\"", "1.json:9 2 \"{\\\"id\\\":\\\"x\\\"}\""]);
+}
+
+#[tokio::test]
+async fn a_file_that_was_read_without_a_bad_record_is_not_opened_again_for_refused_ones() {
+    let directory = Directory::new("csv", json!({}), json!({"mode": "error_table"}));
+    directory.put("1.csv", "1,a\n2,b\n");
+    let plan = directory.plan(None).await.unwrap();
+    let relation = plan.changed.as_ref().unwrap();
+    directory.read(relation).await.unwrap();
+    std::fs::remove_file(directory.path("1.csv")).unwrap();
+    assert_eq!(refused(&directory, relation).await, Vec::<String>::new());
+    // Another process knows nothing of it, and has to look.
+    let other = Directory { root: tempfile::tempdir().unwrap(), ..Directory::new("csv", json!({}), json!({})) };
+    let splits = relation.splits.iter().cloned().map(tributary_api::timeline::Split::refused_only).collect();
+    let lost = other.read(&Relation { schema: Arc::clone(&relation.schema), splits }).await.unwrap_err();
+    assert_eq!(lost.reason, "FILE_GONE");
+    // Of a source whose bad records go elsewhere none is refused.
+    let failing = Directory::new("csv", json!({}), json!({}));
+    failing.put("1.csv", "1,a\n2,b\n");
+    let plan = failing.plan(None).await.unwrap();
+    assert_eq!(refused(&failing, plan.changed.as_ref().unwrap()).await, Vec::<String>::new());
+}

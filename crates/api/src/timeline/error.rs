@@ -296,7 +296,7 @@ pub enum Error {
     /// A record of a file is no good.
     #[error(
         "source `{source_name}`: `{file}` line {line}, byte {offset}: {reason}; the record is `{record}`. Mend the file, \
-         or set `mode = \"permissive\"` or \"dropmalformed\" for its format"
+         or set `mode = \"permissive\"`, \"dropmalformed\" or \"error_table\" for its format"
     )]
     BadRecord {
         /// The source.

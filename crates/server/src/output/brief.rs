@@ -7,6 +7,7 @@ use tributary_api::coordinator::{BatchStatus, SourceStatus};
 use tributary_types::{Cursor, Outcome, Stage};
 
 use super::cursors::override_line;
+use super::refused::refused_text;
 use super::size;
 
 /// Prints a batch in a few lines of at most a hundred columns, error messages aside.
@@ -36,6 +37,9 @@ fn brief(status: &BatchStatus) -> String {
         let _ = writeln!(text, "  {:widest$}  {}", source.source.as_str(), reading(source));
     }
     text.push_str(&notices(status));
+    if let Some(line) = refused_text(&status.refused) {
+        let _ = writeln!(text, "  refused {line}");
+    }
     match (status.outcome, &status.instant) {
         (Some(Outcome::Committed), Some(instant)) => {
             let written = &status.written;

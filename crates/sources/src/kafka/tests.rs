@@ -385,3 +385,26 @@ async fn a_window_holds_as_many_events_as_it_may_and_each_partition_its_share() 
     let (rows, second) = topic.next(Some(&first)).await;
     assert_eq!((rows.join(""), end(&second)), (many[3..7].join(""), "offsets:clicks,0:7,1:1".to_string()));
 }
+
+#[tokio::test]
+async fn refused_messages_are_told_by_offset_and_several_of_one_message_by_number() {
+    let more = json!({"format": "csv", "csv": {"mode": "error_table"}, "tombstones": "delete",
+                      "kafka": {"lines": true, "key_columns": ["_c0"], "schema": json!({"fields": [
+        {"name": "_c0", "nullable": true, "type": {"name": "int", "bitWidth": 64, "isSigned": true}, "children": []},
+    ]}).to_string()}});
+    let topic = Topic::new(more).await;
+    topic.broker.send("clicks", 0, &["1\n2", "x\n3\ny", "4"]);
+    topic.broker.send("clicks", 1, &["z"]);
+    let (rows, plan) = topic.next(None).await;
+    let ids = rows.iter().map(|row| serde_json::from_str::<Value>(row).unwrap()["_c0"].to_string());
+    assert_eq!(ids.collect::<Vec<_>>(), ["1", "2", "3", "4"]);
+    let mut refused = plan;
+    let splits = &mut refused.changed.as_mut().unwrap().splits;
+    *splits = splits.drain(..).map(tributary_api::timeline::Split::refused_only).collect();
+    for _ in 0..2 {
+        let rows = json_rows(&topic.read(&refused, None).await.unwrap());
+        let found = rows.iter().map(|row| serde_json::from_str::<Value>(row).unwrap());
+        let found: Vec<String> = found.map(|row| format!("{} {}", row["position"], row["raw"])).collect();
+        assert_eq!(found, ["\"clicks/0:1\" \"x\"", "\"clicks/0:1#1\" \"y\"", "\"clicks/1:0\" \"z\""]);
+    }
+}

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use tributary_api::StopSource;
+use datafusion::arrow::datatypes::SchemaRef;
+use tributary_api::transform::{Input, InputSchema, MultiTransform, TransformError};
+use tributary_api::{RowStream, StopSource};
 use tributary_types::{Code, Fault, Retry};
 
 use super::super::*;
@@ -207,4 +209,28 @@ async fn measured_functions_answer_as_before() {
                repeat('ab', CAST(NULL AS BIGINT)) AS nothing FROM <SRC>";
     let rows = bench.rows(sql).await;
     assert_eq!(rows, ["1|one|**one|one-|[  ]|3|null", "2|twotwo|**two|two-|[  ]|3|null"]);
+}
+
+/// Passes its input on.
+struct Same;
+
+impl MultiTransform for Same {
+    fn schema(&self, inputs: &[InputSchema]) -> Result<SchemaRef, TransformError> {
+        Ok(Arc::clone(&inputs[0].schema))
+    }
+
+    fn apply(&self, mut inputs: Vec<Input>) -> Result<RowStream, TransformError> {
+        Ok(inputs.remove(0).rows)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_join_that_runs_out_of_memory_before_a_step_in_rust_is_sorted_and_merged_as_well() {
+    let mut bench = wide_bench(8 << 20, 1);
+    bench.transforms = Transforms::new().register("same", Arc::new(Same)).unwrap();
+    bench.then = vec![Step::Rust("same".to_string())];
+    let merged = bench.run(FULL_OUTER).await.unwrap();
+    assert!(merged.spilled_bytes > 0);
+    assert_full_outer(&bench);
+    assert_eq!(merged.rows_read.iter().map(|(_, rows)| *rows as i64).collect::<Vec<_>>(), [ROWS, ROWS]);
 }
