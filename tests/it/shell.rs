@@ -54,7 +54,8 @@ fn every_command_that_has_a_result_prints_it_as_json_where_asked_to() {
 
 #[test]
 fn shells_complete_commands_and_flags() {
-    for (shell, begins) in [("bash", "_tributary()"), ("zsh", "#compdef tributary"), ("fish", "complete -c tributary")] {
+    for (shell, begins) in [("bash", "_tributary()"), ("zsh", "#compdef tributary"), ("fish", "complete -c tributary")]
+    {
         let script = tributary(&["completion", shell]);
         assert_eq!(script.code, 0, "{}", script.stderr);
         assert!(script.stdout.contains(begins), "{shell}");
@@ -76,7 +77,8 @@ fn outcomes_have_exit_codes_of_their_own() {
 fn a_server_takes_its_settings_from_a_file_and_the_environment_and_refuses_what_it_does_not_know() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tributary.toml");
-    std::fs::write(&file, "[serve]\nhttp_listen = \"127.0.0.1:0\"\nmax_batches = 3\n[common]\nlog_json = true\n").unwrap();
+    std::fs::write(&file, "[serve]\nhttp_listen = \"127.0.0.1:0\"\nmax_batches = 3\n[common]\nlog_json = true\n")
+        .unwrap();
     let path = file.display().to_string();
     // Where it listens is said by the file: the address of probes is printed.
     let server = Process::start(&["--config", &path]);

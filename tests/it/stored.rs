@@ -131,7 +131,8 @@ async fn what_cannot_be_run_is_not_stored() {
     let file = json!([{"sql_file": "merge.sql"}]);
     let mut from_file = serde_json::to_value(job(&lake, "a")).unwrap();
     from_file["transform"] = file;
-    let refused = roles.pipelines.create_pipeline(pipeline(from_file), Change::default()).await.unwrap_err().to_string();
+    let refused =
+        roles.pipelines.create_pipeline(pipeline(from_file), Change::default()).await.unwrap_err().to_string();
     assert!(refused.contains("merge.sql"), "{refused}");
     assert!(roles.pipelines.list_pipelines(None, 10).await.unwrap().is_empty());
 }

@@ -211,7 +211,8 @@ impl Catalog {
             return Ok(());
         }
         // One that cannot be read is of no use, and goes first.
-        let age = |bytes: &[u8]| serde_json::from_slice::<Answered>(bytes).map_or(i64::MIN, |answered| answered.at_millis);
+        let age =
+            |bytes: &[u8]| serde_json::from_slice::<Answered>(bytes).map_or(i64::MIN, |answered| answered.at_millis);
         let mut by_age: Vec<(i64, String)> = kept.into_iter().map(|(key, bytes)| (age(&bytes), key)).collect();
         by_age.sort();
         for (_, key) in by_age.iter().take(surplus) {

@@ -37,8 +37,9 @@ pub use predicate::{predicate_from_proto, predicate_to_proto};
 pub use schema::{schema_from_bytes, schema_to_bytes};
 pub use stored::{stored_from_proto, stored_to_proto};
 pub use timeline::{
-    instant_from_proto, instant_to_proto, read_from_proto, read_to_proto, relation_from_proto, relation_to_proto, source_plan_from_proto,
-    source_plan_to_proto, table_from_proto, table_to_proto, window_request_from_proto, window_request_to_proto,
+    instant_from_proto, instant_to_proto, read_from_proto, read_to_proto, relation_from_proto, relation_to_proto,
+    source_plan_from_proto, source_plan_to_proto, table_from_proto, table_to_proto, window_request_from_proto,
+    window_request_to_proto,
 };
 pub use writer::{stage_from_proto, stage_to_proto, staged_from_proto, staged_to_proto};
 

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::source_code_info::Location;
-use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet, ServiceDescriptorProto};
+use prost_types::{
+    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet, ServiceDescriptorProto,
+};
 
 use crate::proto::FILE_DESCRIPTOR_SET;
 
@@ -137,7 +139,8 @@ impl<'a> Comments<'a> {
 }
 
 fn service_of(service: &ServiceDescriptorProto, package: &str, comments: &Comments<'_>, at: i32) -> Service {
-    let sent = |name: &str, many: bool| format!("{}{}", if many { "stream " } else { "" }, name.trim_start_matches('.'));
+    let sent =
+        |name: &str, many: bool| format!("{}{}", if many { "stream " } else { "" }, name.trim_start_matches('.'));
     let methods = (0..).zip(&service.method).map(|(number, method)| Method {
         name: method.name().to_string(),
         comment: comments.at(&[6, at, 2, number]),
@@ -179,14 +182,10 @@ fn add_message(file: &mut File, message: &DescriptorProto, outer: &str, comments
 }
 
 fn enumeration_of(one: &EnumDescriptorProto, outer: &str, comments: &Comments<'_>, path: &[i32]) -> Enumeration {
-    let values = (0..).zip(&one.value).map(|(number, value)| {
-        (value.number(), value.name().to_string(), comments.at(&[path, &[2, number]].concat()))
-    });
-    Enumeration {
-        name: format!("{outer}.{}", one.name()),
-        comment: comments.at(path),
-        values: values.collect(),
-    }
+    let values = (0..)
+        .zip(&one.value)
+        .map(|(number, value)| (value.number(), value.name().to_string(), comments.at(&[path, &[2, number]].concat())));
+    Enumeration { name: format!("{outer}.{}", one.name()), comment: comments.at(path), values: values.collect() }
 }
 
 /// The choice that a field is one of. A field that is only optional is in one that has no name of its own.

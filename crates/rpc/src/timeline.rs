@@ -14,8 +14,8 @@ use tributary_api::timeline::{Error, InstantInfo, PlanRequest, ReadRequest, Sour
 use tributary_types::InstantTime;
 
 use crate::convert::{
-    instant_from_proto, instant_to_proto, optional, read_to_proto, source_plan_from_proto, source_plan_to_proto, table_from_proto, table_to_proto,
-    window_request_from_proto, window_request_to_proto,
+    instant_from_proto, instant_to_proto, optional, read_to_proto, source_plan_from_proto, source_plan_to_proto,
+    table_from_proto, table_to_proto, window_request_from_proto, window_request_to_proto,
 };
 use crate::coordinator::page_size;
 use crate::fault::{malformed, to_status};

@@ -8,7 +8,8 @@ use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use tributary_api::RowStream;
 use tributary_api::timeline::{
-    InstantInfo, Error, InstantFact, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline, WindowReport,
+    Error, InstantFact, InstantInfo, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Timeline,
+    WindowReport,
 };
 use tributary_hudi::Stores;
 use tributary_hudi::target::CleanMark;

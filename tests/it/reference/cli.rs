@@ -86,7 +86,8 @@ fn page() -> String {
         flags(&mut text, built.get_arguments().filter(own).filter(|arg| !arg.is_global_set()).cloned());
         let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let examples: Vec<&str> = examples.lines().skip(1).collect();
-        writeln!(text, "\n```sh\n{}\n```", examples.iter().map(|line| line.trim()).collect::<Vec<_>>().join("\n")).unwrap();
+        writeln!(text, "\n```sh\n{}\n```", examples.iter().map(|line| line.trim()).collect::<Vec<_>>().join("\n"))
+            .unwrap();
     }
     text
 }

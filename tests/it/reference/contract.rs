@@ -89,7 +89,8 @@ fn whatever_a_client_would_notice_breaks_the_contract_and_an_addition_does_not()
     let renamed = |file: &mut File| batch(file).into_iter().for_each(|m| m.fields[0].name.push('x'));
     let chosen = |file: &mut File| batch(file).into_iter().for_each(|m| m.fields[0].one_of = Some("at".to_string()));
     let no_call = |file: &mut File| service(file).into_iter().for_each(|s| drop(s.methods.remove(0)));
-    let streamed = |file: &mut File| service(file).into_iter().for_each(|s| s.methods[0].response.insert_str(0, "stream "));
+    let streamed =
+        |file: &mut File| service(file).into_iter().for_each(|s| s.methods[0].response.insert_str(0, "stream "));
     let no_value = |file: &mut File| {
         file.enums.iter_mut().filter(|one| one.name.ends_with(".Stage")).for_each(|one| drop(one.values.pop()));
     };

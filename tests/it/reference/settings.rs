@@ -24,7 +24,8 @@ fn settings(text: &mut String) {
     for key in config::keys() {
         if key.section != section {
             section = key.section;
-            writeln!(text, "\n### [{section}]\n\n| key | default | flag, own variable | meaning |\n|---|---|---|---|").unwrap();
+            writeln!(text, "\n### [{section}]\n\n| key | default | flag, own variable | meaning |\n|---|---|---|---|")
+                .unwrap();
         }
         let default = match key.default.as_str() {
             "" => "none".to_string(),

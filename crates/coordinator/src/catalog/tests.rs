@@ -41,7 +41,10 @@ fn a_pipeline_is_created_once_updated_paused_and_forgotten() {
     let again = catalog.change(&Wanted::Create(pipeline("p", "/u")), &Change::default(), 1001).unwrap_err();
     assert_eq!((again.reason(), again.code()), ("PIPELINE_EXISTS", Code::Exists));
     let updated = catalog.change(&update("/u"), &Change::default(), 2000).unwrap().unwrap();
-    assert_eq!((updated.pipeline.target.path.as_str(), updated.created_millis, updated.updated_millis), ("/u", 1000, 2000));
+    assert_eq!(
+        (updated.pipeline.target.path.as_str(), updated.created_millis, updated.updated_millis),
+        ("/u", 1000, 2000)
+    );
     assert_ne!(updated.etag, created.etag);
     let pause = |paused| Wanted::Pause { name: name("p"), paused };
     let paused = catalog.change(&pause(true), &Change::default(), 3000).unwrap().unwrap();

@@ -61,7 +61,8 @@ impl World {
             _ => (SMALL * (1 + self.below(4)), 1 + self.below(5) as u32),
         };
         let name = PipelineName::new(format!("p{pipeline}")).unwrap();
-        let Turn { slot, granted } = self.schedule.enter(Claim { pipeline: name, target: format!("/{pipeline}"), memory });
+        let Turn { slot, granted } =
+            self.schedule.enter(Claim { pipeline: name, target: format!("/{pipeline}"), memory });
         let first_at = self.grants.len();
         self.waiting.push(Batch { pipeline, memory, slot: Some(slot), granted, steps, first_at });
     }

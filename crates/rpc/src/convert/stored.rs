@@ -3,9 +3,7 @@
 
 use tributary_api::pipelines::StoredPipeline;
 
-use super::{
-    Malformed, millis_from_proto, millis_to_proto, pipeline_from_proto, pipeline_to_proto, required,
-};
+use super::{Malformed, millis_from_proto, millis_to_proto, pipeline_from_proto, pipeline_to_proto, required};
 use crate::proto::coordinator as proto;
 
 /// A stored pipeline for the wire.

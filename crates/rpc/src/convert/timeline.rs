@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tributary_api::timeline::{
-    Begin, Blocks, InstantFact, InstantInfo, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split, TableInfo, Views,
+    Begin, Blocks, InstantFact, InstantInfo, LogFile, Logs, PlanRequest, ReadRequest, Relation, SourcePlan, Split,
+    TableInfo, Views,
 };
 use tributary_types::{InstantTime, MemoryBudget, SourceName};
 
 use super::{
-    Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, instants, json_from_proto, json_to_proto,
-    optional, predicate_from_proto, predicate_to_proto, report_from_proto, report_to_proto, required, schema_from_bytes,
+    Malformed, WireEnum, count, cursor_from_proto, cursor_to_proto, instants, json_from_proto, json_to_proto, optional,
+    predicate_from_proto, predicate_to_proto, report_from_proto, report_to_proto, required, schema_from_bytes,
     schema_to_bytes, text,
 };
 use crate::proto::timeline as proto;

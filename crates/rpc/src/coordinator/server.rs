@@ -280,10 +280,7 @@ impl CoordinatorService for CoordinatorServer {
         Ok(Response::new(self.stored.list(request.into_inner()).await?))
     }
 
-    async fn delete_pipeline(
-        &self,
-        request: Request<proto::DeletePipelineRequest>,
-    ) -> Result<Response<()>, Status> {
+    async fn delete_pipeline(&self, request: Request<proto::DeletePipelineRequest>) -> Result<Response<()>, Status> {
         Ok(Response::new(self.stored.delete(request.into_inner()).await?))
     }
 

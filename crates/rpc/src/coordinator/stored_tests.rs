@@ -57,11 +57,9 @@ impl Pipelines for Memory {
     ) -> Result<StoredPipeline, Error> {
         let found = self.get_pipeline(&pipeline.name).await;
         match (found, &change.etag) {
-            (Ok(found), Some(expected)) if *expected != found.etag => Err(Error::PipelineChanged {
-                name: pipeline.name,
-                expected: expected.clone(),
-                found: found.etag,
-            }),
+            (Ok(found), Some(expected)) if *expected != found.etag => {
+                Err(Error::PipelineChanged { name: pipeline.name, expected: expected.clone(), found: found.etag })
+            }
             (Err(missing), _) if !allow_missing => Err(missing),
             _ => Ok(self.put(pipeline, false, change)),
         }
@@ -162,9 +160,8 @@ async fn pipelines_are_listed_to_the_end(pipelines: Arc<dyn Pipelines>) {
     for named in ["b", "a", "c"] {
         pipelines.create_pipeline(pipeline(named), Change::default()).await.unwrap();
     }
-    let names = |found: Vec<StoredPipeline>| {
-        found.iter().map(|stored| stored.pipeline.name.to_string()).collect::<Vec<_>>()
-    };
+    let names =
+        |found: Vec<StoredPipeline>| found.iter().map(|stored| stored.pipeline.name.to_string()).collect::<Vec<_>>();
     assert_eq!(names(pipelines.list_pipelines(None, usize::MAX).await.unwrap()), ["a", "b", "c"]);
     assert_eq!(names(pipelines.list_pipelines(Some("a"), 1).await.unwrap()), ["b"]);
 }
@@ -219,11 +216,8 @@ async fn calls_that_take_a_pipeline_take_its_name_as_well_and_not_both() {
     assert!(refused.message().contains("`pipeline_name`"), "{refused:?}");
     let look = proto::RunBatchRequest { pipeline_name: "p".to_string(), validate_only: true, ..Default::default() };
     assert!(calls.run_batch(look).await.unwrap().into_inner().plan.is_some());
-    let nobody = proto::RunBatchRequest {
-        pipeline_name: "q".to_string(),
-        request_id: "r".to_string(),
-        ..Default::default()
-    };
+    let nobody =
+        proto::RunBatchRequest { pipeline_name: "q".to_string(), request_id: "r".to_string(), ..Default::default() };
     assert_eq!(calls.run_batch(nobody).await.unwrap_err().code(), tonic::Code::NotFound);
     let cursors = proto::GetCursorsRequest { pipeline: "p".to_string(), target: String::new() };
     assert_eq!(calls.get_cursors(cursors).await.unwrap().into_inner().seq, 3, "of its own target");
@@ -251,7 +245,8 @@ async fn pages_go_on_by_name_and_a_paused_pipeline_is_a_failed_precondition() {
     let pause = proto::PausePipelineRequest { name: "a".to_string(), ..Default::default() };
     let paused = calls.pause_pipeline(pause).await.unwrap().into_inner();
     assert_eq!(paused.state(), proto::PipelineState::Paused);
-    let run = proto::RunBatchRequest { pipeline_name: "a".to_string(), request_id: "r".to_string(), ..Default::default() };
+    let run =
+        proto::RunBatchRequest { pipeline_name: "a".to_string(), request_id: "r".to_string(), ..Default::default() };
     assert_eq!(calls.run_batch(run).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
     let unnamed = calls.get_pipeline(proto::GetPipelineRequest::default()).await.unwrap_err();
     assert_eq!(unnamed.code(), tonic::Code::InvalidArgument);

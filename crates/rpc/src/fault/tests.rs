@@ -247,11 +247,8 @@ fn the_grpc_code_says_what_kind_it_is_to_clients_that_know_no_details() {
     assert_eq!(to_status(&reused).code(), tonic::Code::AlreadyExists);
     let paused = coordinator::Error::Paused { name: PipelineName::new("p").unwrap() };
     assert_eq!(to_status(&paused).code(), tonic::Code::FailedPrecondition);
-    let changed = coordinator::Error::PipelineChanged {
-        name: PipelineName::new("p").unwrap(),
-        expected: s("1"),
-        found: s("2"),
-    };
+    let changed =
+        coordinator::Error::PipelineChanged { name: PipelineName::new("p").unwrap(), expected: s("1"), found: s("2") };
     assert_eq!(to_status(&changed).code(), tonic::Code::Aborted);
     for code in Code::ALL {
         let other = timeline::Error::Other { code: *code, retry: Retry::Never, message: s("m") };

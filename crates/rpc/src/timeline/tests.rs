@@ -392,7 +392,8 @@ async fn pages_of_instants_follow_each_other_and_wrong_ones_are_refused() {
     }
     assert_eq!(seen, [2, 2, 1]);
     for (page_size, page_token) in [(-1, ""), (2, "nope")] {
-        let request = proto::ListInstantsRequest { page_size, page_token: page_token.to_string(), ..Default::default() };
+        let request =
+            proto::ListInstantsRequest { page_size, page_token: page_token.to_string(), ..Default::default() };
         assert_eq!(calls.list_instants(request).await.unwrap_err().code(), tonic::Code::InvalidArgument);
     }
 }
