@@ -13,9 +13,11 @@ pub mod timeline;
 pub mod writer;
 
 mod operators;
+mod progress;
 mod rows;
 mod stop;
 
 pub use operators::operator_problem;
+pub use progress::{Progress, ReadCounter, SourceRead};
 pub use rows::{BoxedError, RowError, RowStream, boxed_error};
 pub use stop::{Stop, StopSource};

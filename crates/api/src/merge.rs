@@ -9,7 +9,7 @@ use tributary_types::{Code, Fault, MemoryBudget, Retry, SourceName};
 
 use crate::timeline::{Relation, Views};
 use crate::writer::{self, StageRequest, Staged};
-use crate::{BoxedError, RowError, Stop};
+use crate::{BoxedError, Progress, RowError, Stop};
 
 /// Runs the SQL of a batch. It pulls the splits from the timeline role and pushes the result to the writer role, so
 /// that no row passes through whoever asks.
@@ -117,6 +117,8 @@ pub struct MergeLimits {
     pub parallelism: usize,
     /// Says when to stop.
     pub stop: Stop,
+    /// Where it is told how far the merge is.
+    pub progress: Progress,
 }
 
 /// A finished merge.

@@ -254,7 +254,7 @@ pub struct ServeArgs {
     /// Listen where other machines can reach it, although nothing is encrypted and nobody is asked who they are.
     #[arg(long)]
     pub insecure: bool,
-    /// Directory that keeps the history of batches; without it the history ends with the process.
+    /// Directory that keeps the history of batches, and stored pipelines; without it both end with the process.
     #[arg(long, env = "TRIBUTARY_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
     /// Time that running batches have to finish when the server is told to stop; those that have not are cancelled.

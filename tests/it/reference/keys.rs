@@ -330,6 +330,8 @@ fn job(properties: &[(&str, &str)]) -> Value {
 #[test]
 fn each_property_of_hudi_streamer_sets_the_key_that_it_stands_beside_and_no_other() {
     let one = [
+        // Else it is that of the table.
+        ("tributary.name", "p"),
         ("hoodie.streamer.source.hoodieincr.path", "/lake/s"),
         ("hoodie.streamer.transformer.sql", "SELECT 1"),
         ("hoodie.base.path", "/t"),
@@ -339,10 +341,11 @@ fn each_property_of_hudi_streamer_sets_the_key_that_it_stands_beside_and_no_othe
     let many = [
         ("hoodie.streamer.source.multi.hudi.tables", "s"),
         ("hoodie.streamer.source.hudi.s.path", "/lake/s"),
-        one[1],
+        one[0],
         one[2],
         one[3],
         one[4],
+        one[5],
     ];
     for (key, property, value) in STREAMER {
         let base: &[(&str, &str)] = if property.contains("{}") { &many } else { &one };
