@@ -18,6 +18,7 @@ mod kafka;
 mod kills;
 mod left_out;
 mod main_job;
+mod many;
 mod merge_on_read;
 mod merge_on_read_target;
 mod messages;

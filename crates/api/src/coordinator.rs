@@ -123,6 +123,9 @@ pub struct SourceStatus {
     pub report: WindowReport,
     /// Rows read so far.
     pub rows: u64,
+    /// Bytes in memory of the rows read so far.
+    #[serde(default)]
+    pub bytes_read: u64,
 }
 
 /// A cursor that was to be set by hand.

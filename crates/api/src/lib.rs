@@ -17,10 +17,12 @@ pub mod writer;
 
 mod observer;
 mod operators;
+mod progress;
 mod rows;
 mod stop;
 
 pub use observer::{BatchObserver, Schemas};
 pub use operators::operator_problem;
+pub use progress::{Progress, ReadCounter, SourceRead};
 pub use rows::{BoxedError, RowError, RowStream, boxed_error};
 pub use stop::{Stop, StopSource};

@@ -12,7 +12,7 @@ pub use crate::pulls::QueryRows;
 use crate::refused::RefusedRows;
 use crate::timeline::{Relation, Views};
 use crate::writer::{self, StageRequest, Staged};
-use crate::{BoxedError, RowError, Stop};
+use crate::{BoxedError, Progress, RowError, Stop};
 
 /// Runs the SQL of a batch. It pulls the splits from the timeline role and pushes the result to the writer role, so
 /// that no row passes through whoever asks.
@@ -189,6 +189,8 @@ pub struct MergeLimits {
     pub parallelism: usize,
     /// Says when to stop.
     pub stop: Stop,
+    /// Where it is told how far the merge is.
+    pub progress: Progress,
 }
 
 /// A finished merge.

@@ -108,6 +108,7 @@ impl Plans {
             window: window_of(source, plan),
             report: plan.report.clone(),
             rows: 0,
+            bytes_read: 0,
         };
         pipeline.sources.iter().zip(&self.sources).map(one).collect()
     }

@@ -31,6 +31,7 @@ pub(crate) fn committed_sources(checkpoint: &Checkpoint) -> Vec<SourceStatus> {
         window: source.window.clone(),
         report: WindowReport::default(),
         rows: 0,
+        bytes_read: 0,
     };
     checkpoint.sources.iter().map(one).collect()
 }

@@ -15,7 +15,7 @@ use tributary_api::coordinator::{
 };
 use tributary_api::merge::{Merge, MergeLimits};
 use tributary_api::timeline::Timeline;
-use tributary_api::{BatchObserver, Stop};
+use tributary_api::{BatchObserver, Progress, Stop};
 use tributary_hudi::target::LockOwner;
 use tributary_hudi::{Storage, Stores, TableConfig};
 use tributary_store::{KeyValue, MemoryStore};
@@ -154,19 +154,20 @@ impl Service {
         let inner = &self.inner;
         let first = first_status(&request, inner.clock.now_millis())?;
         let definition = define(&request);
+        // A stored pipeline may have another target by now than the batch that answers for it.
         let answered = match inner.registry.answer(&first.name, &definition, &request)? {
-            Some(status) => Some(status),
+            Some(status) => inner.registry.find(&first.name).map(|known| (status, known.target)),
             None => inner.answer_from_record(&first.name, &definition, &request.request).await?,
         };
         let undone = match &answered {
-            Some(status) => inner.is_undone(&request.pipeline.target.path, status).await.unwrap_or_else(|error| {
+            Some((status, target)) => inner.is_undone(target, status).await.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(batch = %status.name, error, "whether the target still has the batch cannot be told");
                 false
             }),
             None => false,
         };
-        if let Some(status) = answered.filter(|_| !undone) {
+        if let Some((status, _)) = answered.filter(|_| !undone) {
             return Ok(status);
         }
         inner.refuse_paused(&request)?;
@@ -227,6 +228,7 @@ impl Inner {
             timeout: limits.timeout.0,
             parallelism: self.settings.parallelism,
             stop: Stop::default(),
+            progress: Progress::default(),
         }
     }
 
@@ -315,13 +317,13 @@ impl Inner {
         Ok((status, storage))
     }
 
-    /// The batch of an earlier process that already answers a request for good.
+    /// The batch of an earlier process that already answers a request for good, and its target.
     async fn answer_from_record(
         &self,
         name: &BatchName,
         definition: &str,
         request: &RequestId,
-    ) -> Result<Option<BatchStatus>, Error> {
+    ) -> Result<Option<(BatchStatus, String)>, Error> {
         let record = match self.find_record(name).await {
             Ok(record) => record,
             Err(error) => {
@@ -335,7 +337,8 @@ impl Inner {
         if record.definition != definition {
             return Err(Error::RequestReused { request: request.clone() });
         }
-        Ok(Some(record.status).filter(|status| status.outcome.is_some() && answers(status)))
+        let answered = Some((record.status, record.target));
+        Ok(answered.filter(|(status, _)| status.outcome.is_some() && answers(status)))
     }
 }
 

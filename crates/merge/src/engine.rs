@@ -3,7 +3,6 @@
 //! outlives it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::temporal_conversions::timestamp_ms_to_datetime;
@@ -21,6 +20,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::ast::Query;
 use datafusion_spark::planner::SparkFunctionPlanner;
 use tokio::runtime::Handle;
+use tributary_api::ReadCounter;
 use tributary_api::merge::{Error, MergeLimits, Step};
 use tributary_api::refused::{RefusedRows, refused_schema};
 use tributary_api::timeline::{Relation, Timeline};
@@ -118,7 +118,7 @@ pub(crate) struct Attempt {
     logical: LogicalPlan,
     physical: Arc<dyn ExecutionPlan>,
     state: SessionState,
-    rows_read: Vec<Arc<AtomicU64>>,
+    reads: Vec<Arc<ReadCounter>>,
 }
 
 impl Engine {
@@ -144,8 +144,8 @@ impl Engine {
         let pool = Arc::new(QueryPool::new(job.limits.budget.clone(), settings.query_share_percent));
         let shape = fit(pool.share(), joins, job.limits.parallelism, settings.batch_rows);
         let mut state = self.session(job, config(shape, joins, reads_messages(job)), &pool)?;
-        let rows_read: Vec<Arc<AtomicU64>> = job.sources.iter().map(|_| Arc::default()).collect();
-        let planned = self.plan_steps(&state, job, &rows_read, shape)?;
+        let reads = job.limits.progress.begin(job.sources.iter().map(|(name, _)| name));
+        let planned = self.plan_steps(&state, job, &reads, shape)?;
         let (normalised, schema) = match job.query {
             None => output::normalise(planned)?,
             Some(_) => output::show(planned)?,
@@ -158,7 +158,7 @@ impl Engine {
             .map_err(|error| from_planning(&error))?;
         let reservation = sort_reservation(pool.share(), count_sorts(&physical));
         state.config_mut().options_mut().execution.sort_spill_reservation_bytes = reservation;
-        Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
+        Ok(Attempt { schema, pool, joins, logical, physical, state, reads })
     }
 
     /// Plans the SQL and every step after it.
@@ -166,10 +166,10 @@ impl Engine {
         &self,
         state: &SessionState,
         job: &Job,
-        rows_read: &[Arc<AtomicU64>],
+        reads: &[Arc<ReadCounter>],
         shape: Shape,
     ) -> Result<LogicalPlan, Error> {
-        let mut tables = self.relations(job, rows_read, shape);
+        let mut tables = self.relations(job, reads, shape);
         let deletes = Deletes::of(job);
         let mut planned = match &job.text {
             Some(text) => {
@@ -241,7 +241,7 @@ impl Engine {
                 schema: refused_schema(),
                 refused_by: Some(Arc::clone(read_by)),
                 timeline: Arc::clone(&self.timeline),
-                rows: Arc::default(),
+                read: Arc::default(),
                 batch_rows: shape.batch_rows,
                 expansion: self.settings.expansion,
                 memory: job.limits.budget.clone(),
@@ -296,7 +296,7 @@ impl Engine {
         Ok(planned)
     }
 
-    fn relations(&self, job: &Job, rows_read: &[Arc<AtomicU64>], shape: Shape) -> Tables {
+    fn relations(&self, job: &Job, reads: &[Arc<ReadCounter>], shape: Shape) -> Tables {
         let mut tables = Tables::new();
         for Named { reference, relation } in &job.relations {
             let source = Source {
@@ -304,7 +304,7 @@ impl Engine {
                 schema: Arc::clone(&relation.schema),
                 refused_by: None,
                 timeline: Arc::clone(&self.timeline),
-                rows: Arc::clone(&rows_read[reference.source]),
+                read: Arc::clone(&reads[reference.source]),
                 batch_rows: shape.batch_rows,
                 expansion: self.settings.expansion,
                 memory: job.limits.budget.clone(),
@@ -360,7 +360,7 @@ impl Attempt {
 
     /// Rows read of each source so far, in pipeline order.
     pub(crate) fn rows_read(&self) -> Vec<u64> {
-        self.rows_read.iter().map(|rows| rows.load(Ordering::Relaxed)).collect()
+        self.reads.iter().map(|read| read.rows()).collect()
     }
 
     /// Bytes spilled so far.

@@ -279,6 +279,7 @@ pub(crate) fn limits(memory: usize) -> MergeLimits {
         timeout: Duration::from_secs(120),
         parallelism: 2,
         stop: Stop::default(),
+        progress: tributary_api::Progress::default(),
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
@@ -12,6 +11,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use tracing::Span;
+use tributary_api::ReadCounter;
 use tributary_api::timeline::{Relation, Split, Timeline, balance};
 use tributary_types::{MemoryBudget, SourceName};
 
@@ -33,7 +33,7 @@ pub(crate) struct Source {
     /// Whoever reads it.
     pub(crate) timeline: Arc<dyn Timeline>,
     /// Counts the rows read of the relation's source.
-    pub(crate) rows: Arc<AtomicU64>,
+    pub(crate) read: Arc<ReadCounter>,
     /// Rows of a record batch.
     pub(crate) batch_rows: usize,
     /// Bytes in memory of one byte in a file.

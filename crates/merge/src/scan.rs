@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use datafusion::arrow::array::{Array, RecordBatch, RecordBatchOptions, UInt32Array};
 use datafusion::arrow::compute::take_record_batch;
@@ -283,7 +282,7 @@ impl SplitReader {
         };
         let batch = compact(batch)?;
         let rows = batch.num_rows();
-        self.source.rows.fetch_add(rows as u64, Ordering::Relaxed);
+        self.source.read.add(rows as u64, batch.get_array_memory_size() as u64);
         let columns = if self.columns.is_empty() { Vec::new() } else { batch.columns().to_vec() };
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(|error| {

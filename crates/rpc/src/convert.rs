@@ -31,7 +31,7 @@ pub use enums::WireEnum;
 pub use merge::{
     bound_from_proto, bound_to_proto, check_from_proto, check_to_proto, checked_from_proto, checked_to_proto,
     merge_from_proto, merge_to_proto, merged_from_proto, merged_to_proto, query_from_proto, query_names_from_proto,
-    query_names_to_proto, query_to_proto,
+    query_names_to_proto, query_to_proto, reads_from_proto, reads_to_proto,
 };
 pub use pipeline::{pipeline_from_proto, pipeline_to_proto};
 pub use predicate::{predicate_from_proto, predicate_to_proto};

@@ -20,17 +20,18 @@ use async_trait::async_trait;
 use prost::Message;
 use tonic::{Request, Response, Status};
 use tracing::Instrument as _;
-use tributary_api::StopSource;
 use tributary_api::merge::{
     Bound, CheckRequest, Checked, Error, Merge, MergeRequest, Merged, QueryNames, QueryRequest, QueryRows,
 };
+use tributary_api::{Progress, StopSource};
 use tributary_types::{Code, Retry, SourceName};
 
 use crate::channel::Channel;
 use crate::convert::{
     bound_from_proto, bound_to_proto, check_from_proto, check_to_proto, checked_from_proto, checked_to_proto, count,
     merge_from_proto, merge_to_proto, merged_from_proto, merged_to_proto, query_from_proto, query_names_from_proto,
-    query_names_to_proto, query_to_proto, schema_from_bytes, schema_to_bytes, source_name,
+    query_names_to_proto, query_to_proto, reads_from_proto, reads_to_proto, schema_from_bytes, schema_to_bytes,
+    source_name,
 };
 use crate::fault::{malformed, to_status};
 use crate::flight::{QUERY_PREFIX, read_rows};
@@ -40,6 +41,8 @@ use crate::trace::traced;
 use proto::merge_service_client::MergeServiceClient;
 use proto::merge_service_server::{MergeService, MergeServiceServer};
 
+/// How often a run elsewhere is asked how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Pause before a run that did not stop, or has not arrived yet, is told again.
 const TELL_AGAIN: Duration = Duration::from_millis(200);
 
@@ -68,6 +71,23 @@ impl MergeClient {
                 tracing::warn!(instant = named.instant, status = status.message(), "a merge cannot be told to stop");
             }
             tokio::time::sleep(TELL_AGAIN).await;
+        }
+    }
+
+    /// Keeps `progress` at what a run elsewhere says. A role that cannot say it is asked no more: the run's own answer
+    /// tells it in the end.
+    async fn follow(&self, named: proto::GetProgressRequest, progress: Progress) -> Infallible {
+        loop {
+            tokio::time::sleep(PROGRESS_EVERY).await;
+            match self.calls.clone().get_progress(named.clone()).await {
+                Ok(answer) if answer.get_ref().found => {
+                    if let Ok(reads) = reads_from_proto(&answer.get_ref().reads) {
+                        progress.set(&reads);
+                    }
+                }
+                Err(status) if status.code() == tonic::Code::Unimplemented => std::future::pending().await,
+                Ok(_) | Err(_) => {}
+            }
         }
     }
 }
@@ -103,15 +123,25 @@ impl Merge for MergeClient {
             instant: request.stage.instant.to_string(),
             attempt: request.stage.attempt,
         };
+        let asked = proto::GetProgressRequest {
+            url: named.url.clone(),
+            instant: named.instant.clone(),
+            attempt: named.attempt,
+        };
+        let progress = request.limits.progress.clone();
         let mut calls = self.calls.clone();
         let call = calls.run(traced(merge_to_proto(&request)));
         tokio::pin!(call);
         let answer = tokio::select! {
             answer = &mut call => answer,
             never = async { stop.wait().await; self.tell_to_stop(named).await } => match never {},
+            never = self.follow(asked, progress.clone()) => match never {},
         };
         let answer = answer.map_err(self.remote.failed(DOING))?.into_inner();
         crate::count_peak(&budget, count(answer.peak_memory_bytes));
+        if let Ok(reads) = reads_from_proto(&answer.rows_read) {
+            progress.set(&reads);
+        }
         merged_from_proto(answer).map_err(self.remote.unreadable(DOING))
     }
 
@@ -148,8 +178,8 @@ pub struct MergeServer {
     runs: Arc<Mutex<Runs>>,
 }
 
-/// What stops each run: by URL and instant of the target, and attempt.
-type Runs = HashMap<(String, String, u32), Arc<StopSource>>;
+/// What stops each run, and how far it is: by URL and instant of the target, and attempt.
+type Runs = HashMap<(String, String, u32), (Arc<StopSource>, Progress)>;
 
 /// A run under way. Dropping it, as happens when its caller goes away, tells the run to stop.
 struct UnderWay {
@@ -163,7 +193,7 @@ impl Drop for UnderWay {
         self.stop.stop();
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         // Another call for the same attempt may have taken the place.
-        if runs.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.stop)) {
+        if runs.get(&self.key).is_some_and(|(known, _)| Arc::ptr_eq(known, &self.stop)) {
             runs.remove(&self.key);
         }
     }
@@ -198,7 +228,9 @@ impl MergeService for MergeServer {
         let stage = &request.stage;
         let key = (stage.url.clone(), stage.instant.to_string(), stage.attempt);
         let stop = Arc::new(StopSource::new());
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), Arc::clone(&stop));
+        let progress = request.limits.progress.clone();
+        let known = (Arc::clone(&stop), progress.clone());
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), known);
         request.limits.stop = stop.listen();
         request.stage.stop = stop.listen();
         let under_way = UnderWay { runs: Arc::clone(&self.runs), key, stop };
@@ -210,14 +242,19 @@ impl MergeService for MergeServer {
             Err(Error::Other { code: Code::Internal, retry: Retry::Never, message })
         });
         drop(under_way);
-        Ok(Response::new(merged_to_proto(&merged.map_err(|e| to_status(&e))?, budget.peak())))
+        let mut answer = merged_to_proto(&merged.map_err(|e| to_status(&e))?, budget.peak());
+        for read in &mut answer.rows_read {
+            let counted = progress.reads().into_iter().find(|counted| counted.source.as_str() == read.source);
+            read.bytes = counted.map_or(0, |counted| counted.bytes);
+        }
+        Ok(Response::new(answer))
     }
 
     async fn stop(&self, request: Request<proto::StopRequest>) -> Result<Response<proto::StopResponse>, Status> {
         let request = request.into_inner();
         let key = (request.url, request.instant, request.attempt);
         let found = self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        if let Some(stop) = &found {
+        if let Some((stop, _)) = &found {
             stop.stop();
         }
         Ok(Response::new(proto::StopResponse { found: found.is_some() }))
@@ -239,7 +276,21 @@ impl MergeService for MergeServer {
         let schema = self.merge.check_query(request).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(proto::CheckQueryResponse { schema: schema_to_bytes(&schema) }))
     }
+
+    async fn get_progress(
+        &self,
+        request: Request<proto::GetProgressRequest>,
+    ) -> Result<Response<proto::GetProgressResponse>, Status> {
+        let request = request.into_inner();
+        let key = (request.url, request.instant, request.attempt);
+        let found = self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let reads = found.as_ref().map(|(_, progress)| reads_to_proto(&progress.reads()));
+        Ok(Response::new(proto::GetProgressResponse { found: found.is_some(), reads: reads.unwrap_or_default() }))
+    }
 }
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod progress_tests;

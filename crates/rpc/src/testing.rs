@@ -181,6 +181,7 @@ impl Coordinator for MemoryCoordinator {
                 window: Some(Window { begin: None, end }),
                 report: WindowReport::default(),
                 rows: 0,
+                bytes_read: 0,
             }],
             overrides: statuses(overrides),
             has_news: true,

@@ -60,16 +60,22 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run one batch of a pipeline, or batch after batch.
-    #[command(after_help = "Examples:\n  tributary run --pipeline orders.toml\n  tributary run --pipeline orders.toml --continuous --data-dir /var/lib/tributary\n  tributary run --server http://127.0.0.1:7373 --pipeline orders.toml --output json\n  tributary run --pipeline orders.toml --override users=snapshot")]
+    #[command(
+        after_help = "Examples:\n  tributary run --pipeline orders.toml\n  tributary run --pipeline orders.toml --continuous --data-dir /var/lib/tributary\n  tributary run --server http://127.0.0.1:7373 --pipeline orders.toml --output json\n  tributary run --pipeline orders.toml --override users=snapshot"
+    )]
     Run(RunArgs),
     /// Show windows, plan and result schema of the next batch; reads no data file, writes nothing.
-    #[command(after_help = "Examples:\n  tributary plan --pipeline orders.toml\n  tributary plan --pipeline orders.toml --output json")]
+    #[command(
+        after_help = "Examples:\n  tributary plan --pipeline orders.toml\n  tributary plan --pipeline orders.toml --output json"
+    )]
     Plan(PlanArgs),
     /// Look at a table.
     #[command(subcommand)]
     Table(TableCommand),
     /// Serve the roles over gRPC and Arrow Flight until stopped.
-    #[command(after_help = "Examples:\n  tributary serve --data-dir /var/lib/tributary\n  tributary serve --config tributary.toml --print-config\n  tributary serve --roles timeline,sources --listen 127.0.0.1:7400")]
+    #[command(
+        after_help = "Examples:\n  tributary serve --data-dir /var/lib/tributary\n  tributary serve --config tributary.toml --print-config\n  tributary serve --roles timeline,sources --listen 127.0.0.1:7400"
+    )]
     Serve(ServeArgs),
     /// Store pipelines on a server, look at them, change, pause and run them by name.
     #[command(subcommand)]
@@ -220,7 +226,9 @@ pub struct PlanArgs {
 #[derive(Debug, Subcommand)]
 pub enum TableCommand {
     /// Show what a table is, its commits and the cursors in them.
-    #[command(after_help = "Examples:\n  tributary table inspect /lake/orders\n  tributary table inspect s3://lake/orders --output json")]
+    #[command(
+        after_help = "Examples:\n  tributary table inspect /lake/orders\n  tributary table inspect s3://lake/orders --output json"
+    )]
     Inspect {
         /// Path or URL of the table.
         table: String,
@@ -229,7 +237,9 @@ pub enum TableCommand {
         output: Output,
     },
     /// Print rows of a table.
-    #[command(after_help = "Examples:\n  tributary table read /lake/orders --limit 5\n  tributary table read /lake/orders --columns order_id,amount --output json")]
+    #[command(
+        after_help = "Examples:\n  tributary table read /lake/orders --limit 5\n  tributary table read /lake/orders --columns order_id,amount --output json"
+    )]
     Read {
         /// Path or URL of the table.
         table: String,
@@ -292,7 +302,7 @@ pub struct ServeArgs {
     /// Listen where other machines can reach it, although nothing is encrypted or nobody is asked who they are.
     #[arg(long)]
     pub insecure: bool,
-    /// Directory that keeps the history of batches; without it the history ends with the process.
+    /// Directory that keeps the history of batches, and stored pipelines; without it both end with the process.
     #[arg(long, env = "TRIBUTARY_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
     /// Time that running batches have to finish when the server is told to stop; those that have not are cancelled.
@@ -325,7 +335,9 @@ pub struct ServerArgs {
 #[derive(Debug, Subcommand)]
 pub enum BatchesCommand {
     /// List the newest batches, newest first.
-    #[command(after_help = "Examples:\n  tributary batches list\n  tributary batches list --pipeline orders --limit 100 --output json")]
+    #[command(
+        after_help = "Examples:\n  tributary batches list\n  tributary batches list --pipeline orders --limit 100 --output json"
+    )]
     List {
         /// Which server to ask.
         #[command(flatten)]
@@ -378,7 +390,9 @@ pub enum BatchesCommand {
         output: Output,
     },
     /// Print or save the rows that a committed batch changed, fetched over Arrow Flight.
-    #[command(after_help = "Examples:\n  tributary batches pull orders/REQUEST-ID --to rows.arrow\n  tributary batches pull orders/REQUEST-ID --output json")]
+    #[command(
+        after_help = "Examples:\n  tributary batches pull orders/REQUEST-ID --to rows.arrow\n  tributary batches pull orders/REQUEST-ID --output json"
+    )]
     Pull(PullArgs),
 }
 

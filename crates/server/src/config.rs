@@ -110,7 +110,8 @@ impl fmt::Display for Refused {
 /// The command line with the settings of file and environment. Prints and ends the process where nothing is to be run.
 pub fn parse_or_exit(arguments: impl IntoIterator<Item = OsString>) -> Cli {
     // What is no text can be no setting of ours.
-    let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let variables =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     match parse(arguments.into_iter().collect(), &variables.collect()) {
         Ok(Parsed::Run(cli)) => *cli,
         Ok(Parsed::Print(text)) => {
@@ -249,7 +250,9 @@ fn problem_of(command: &Command, section: &str, key: &str, setting: &Setting) ->
         return Some(format!("{at} has {} values: it takes one", setting.values.len()));
     }
     let mut alone = vec!["tributary".to_string()];
-    alone.extend(SECTIONS.iter().filter(|(name, of)| *name == section && !of.is_empty()).map(|(_, of)| (*of).to_string()));
+    alone.extend(
+        SECTIONS.iter().filter(|(name, of)| *name == section && !of.is_empty()).map(|(_, of)| (*of).to_string()),
+    );
     alone.extend(flags_for(arg, setting));
     let refused = command.clone().try_get_matches_from(alone).err()?;
     // What else is missing is the command line's own business.
@@ -260,7 +263,8 @@ fn problem_of(command: &Command, section: &str, key: &str, setting: &Setting) ->
         return Some(format!("{at}: its value cannot be used"));
     }
     let text = refused.to_string();
-    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("For more")).filter(|line| !line.is_empty());
+    let lines =
+        text.lines().map(str::trim).take_while(|line| !line.starts_with("For more")).filter(|line| !line.is_empty());
     let told: Vec<&str> = lines.map(|line| line.strip_prefix("error: ").unwrap_or(line)).collect();
     Some(format!("{at}: {}", told.join("; ")))
 }
@@ -269,7 +273,8 @@ fn problem_of(command: &Command, section: &str, key: &str, setting: &Setting) ->
 pub(crate) fn is_secret(key: &str) -> bool {
     let words: Vec<&str> = key.split('_').collect();
     let secret = words.iter().any(|word| matches!(*word, "secret" | "password" | "token" | "tokens" | "credentials"));
-    let place = words.last().is_some_and(|last| matches!(*last, "file" | "path" | "dir" | "url" | "issuer" | "audience"));
+    let place =
+        words.last().is_some_and(|last| matches!(*last, "file" | "path" | "dir" | "url" | "issuer" | "audience"));
     secret && !place
 }
 

@@ -66,7 +66,9 @@ impl Progress {
         let done = STAGES.iter().position(|stage| *stage == status.stage).unwrap_or_default();
         let rows: u64 = status.sources.iter().map(|source| source.rows).sum();
         bar.set_position(done as u64);
-        bar.set_message(format!("{} ({rows} rows read)", status.stage.as_str().to_lowercase()));
+        let bytes: u64 = status.sources.iter().map(|source| source.bytes_read).sum();
+        let stage = status.stage.as_str().to_lowercase();
+        bar.set_message(format!("{stage} ({rows} rows, {} read)", size(bytes)));
     }
 
     pub(crate) fn end(&mut self) {
@@ -120,6 +122,8 @@ struct SourceJson {
     files: usize,
     bytes: u64,
     rows: u64,
+    /// Bytes in memory of the rows read so far.
+    bytes_read: u64,
     lag_instants: usize,
     lag_seconds: u64,
     /// Requested times of the commits that the window begins after and ends with: the other clock of a cursor.
@@ -164,6 +168,7 @@ fn source_json(source: &SourceStatus) -> SourceJson {
         files: source.report.files,
         bytes: source.report.bytes,
         rows: source.rows,
+        bytes_read: source.bytes_read,
         lag_instants: source.report.lag_instants,
         lag_seconds: source.report.lag_seconds,
         begin_requested: source.report.begin_requested.as_ref().map(ToString::to_string),
@@ -566,7 +571,7 @@ mod tests {
             };
             change(&mut report);
             let window = Some(Window { begin: None, end: cursor.parse().unwrap() });
-            SourceStatus { source: SourceName::new("orders").unwrap(), window, report, rows: 0 }
+            SourceStatus { source: SourceName::new("orders").unwrap(), window, report, rows: 0, bytes_read: 0 }
         };
         let six = status("requested:20250101000000004", |_| {});
         let text = source_lines(&six).join("\n");

@@ -235,8 +235,7 @@ pub fn host(wanted: &[Role], elsewhere: &Elsewhere, parts: &Parts, settings: Set
         };
         let (stores, clock, entropy) = (Arc::clone(stores), Arc::clone(clock), Arc::clone(entropy));
         let (settings, catalog) = (settings.coordinator, Arc::clone(store));
-        let service =
-            tributary_coordinator::Service::with_catalog(roles, stores, clock, entropy, settings, catalog);
+        let service = tributary_coordinator::Service::with_catalog(roles, stores, clock, entropy, settings, catalog);
         let service = Arc::new(service);
         hosted.pipelines = Some(Arc::clone(&service) as Arc<dyn Pipelines>);
         hosted.start_up.coordinator = Some(Arc::clone(&service));

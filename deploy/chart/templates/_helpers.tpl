@@ -51,7 +51,7 @@ many replicas it has. `server` is all roles in one process.
   (dict "name" "merge" "calls" (append $readers "writer") "data" false "spill" true "stateful" false "settings" $r.merge)
   (dict "name" "writer" "calls" list "data" false "spill" true "stateful" false "settings" $r.writer)
   (dict "name" "checkpoint" "calls" list "data" true "spill" false "stateful" true "settings" $r.checkpoint)
-  (dict "name" "coordinator" "calls" (concat $readers (list "checkpoint" "merge")) "data" false "spill" true "stateful" true "settings" $r.coordinator)
+  (dict "name" "coordinator" "calls" (concat $readers (list "checkpoint" "merge")) "data" true "spill" true "stateful" true "settings" $r.coordinator)
 -}}
 {{- if $r.sources.enabled -}}
 {{- $all = append $all (dict "name" "sources" "calls" list "data" false "spill" true "stateful" false "settings" $r.sources) -}}

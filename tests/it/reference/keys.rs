@@ -44,20 +44,24 @@ enum Proto {
 const SOURCE: &[&str] = &["source", "0"];
 
 fn sections() -> Vec<Section> {
-    fn of<T: serde::Serialize>(value: T) -> Value {
-        serde_json::to_value(value).unwrap()
-    }
     let section = |title, file, name, place, defaults, message| Section { title, file, name, place, defaults, message };
     use Proto::{Json, Message};
     vec![
-        section("at the top", "pipeline.rs", "Pipeline", &[], || of(minimal()), Message("Pipeline")),
-        section("[[source]]", "pipeline/source.rs", "Source", SOURCE, || of(&minimal().sources[0]), Message("Source")),
+        section("at the top", "pipeline.rs", "Pipeline", &[], || json!(minimal()), Message("Pipeline")),
+        section(
+            "[[source]]",
+            "pipeline/source.rs",
+            "Source",
+            SOURCE,
+            || json!(&minimal().sources[0]),
+            Message("Source"),
+        ),
         section(
             "[source.files]",
             "pipeline/files.rs",
             "FileOptions",
             &["source", "0", "files"],
-            || of(FileOptions::default()),
+            || json!(FileOptions::default()),
             Json("Source", "files"),
         ),
         section(
@@ -65,7 +69,7 @@ fn sections() -> Vec<Section> {
             "pipeline/files.rs",
             "CsvOptions",
             &["source", "0", "csv"],
-            || of(CsvOptions::default()),
+            || json!(CsvOptions::default()),
             Json("Source", "csv"),
         ),
         section(
@@ -73,7 +77,7 @@ fn sections() -> Vec<Section> {
             "pipeline/files.rs",
             "JsonOptions",
             &["source", "0", "json"],
-            || of(JsonOptions::default()),
+            || json!(JsonOptions::default()),
             Json("Source", "json"),
         ),
         section(
@@ -81,7 +85,7 @@ fn sections() -> Vec<Section> {
             "pipeline/kafka.rs",
             "KafkaOptions",
             &["source", "0", "kafka"],
-            || of(KafkaOptions::default()),
+            || json!(KafkaOptions::default()),
             Json("Source", "kafka"),
         ),
         section(
@@ -97,16 +101,16 @@ fn sections() -> Vec<Section> {
             "pipeline/transforms.rs",
             "Flatten",
             &["transform", "0", "flatten"],
-            || of(Flatten::default()),
+            || json!(Flatten::default()),
             Message("Flatten"),
         ),
-        section("[target]", "pipeline.rs", "Target", &["target"], || of(minimal().target), Message("Target")),
+        section("[target]", "pipeline.rs", "Target", &["target"], || json!(minimal().target), Message("Target")),
         section(
             "[target.services]",
             "pipeline/services.rs",
             "Services",
             &["target", "services"],
-            || of(Services::default()),
+            || json!(Services::default()),
             Message("Services"),
         ),
         section(
@@ -114,10 +118,10 @@ fn sections() -> Vec<Section> {
             "pipeline/merge.rs",
             "MergeOperators",
             &["target", "merge"],
-            || of(MergeOperators::default()),
+            || json!(MergeOperators::default()),
             Json("Target", "merge"),
         ),
-        section("[limits]", "pipeline.rs", "Limits", &["limits"], || of(Limits::default()), Message("Limits")),
+        section("[limits]", "pipeline.rs", "Limits", &["limits"], || json!(Limits::default()), Message("Limits")),
     ]
 }
 
@@ -326,6 +330,8 @@ fn job(properties: &[(&str, &str)]) -> Value {
 #[test]
 fn each_property_of_hudi_streamer_sets_the_key_that_it_stands_beside_and_no_other() {
     let one = [
+        // Else it is that of the table.
+        ("tributary.name", "p"),
         ("hoodie.streamer.source.hoodieincr.path", "/lake/s"),
         ("hoodie.streamer.transformer.sql", "SELECT 1"),
         ("hoodie.base.path", "/t"),
@@ -335,10 +341,11 @@ fn each_property_of_hudi_streamer_sets_the_key_that_it_stands_beside_and_no_othe
     let many = [
         ("hoodie.streamer.source.multi.hudi.tables", "s"),
         ("hoodie.streamer.source.hudi.s.path", "/lake/s"),
-        one[1],
+        one[0],
         one[2],
         one[3],
         one[4],
+        one[5],
     ];
     for (key, property, value) in STREAMER {
         let base: &[(&str, &str)] = if property.contains("{}") { &many } else { &one };

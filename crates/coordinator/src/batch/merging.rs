@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tributary_api::Progress;
 use tributary_api::coordinator::Error;
 use tributary_api::merge::{self, MergeRequest, Merged};
 use tributary_api::writer;
@@ -12,6 +13,9 @@ use super::{Batch, Opened, Prepared};
 use crate::plan::{Ends, Opening, Plans, merge_sources, plan_sources, sql_of, steps_of};
 use crate::report::written;
 use crate::source_metrics;
+
+/// How often those who follow a batch hear how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 impl Batch<'_> {
     /// Runs the merge; once more with the same windows when a pinned file vanished meanwhile.
@@ -65,8 +69,25 @@ impl Batch<'_> {
         Ok(merged)
     }
 
+    /// Tells those who follow the batch what was read of each source so far.
+    fn show(&self, progress: &Progress) {
+        let reads = progress.reads();
+        self.status.send_if_modified(|status| {
+            let mut changed = false;
+            for read in &reads {
+                let found = status.sources.iter_mut().find(|status| status.source == read.source);
+                if let Some(found) = found.filter(|found| (found.rows, found.bytes_read) != (read.rows, read.bytes)) {
+                    (found.rows, found.bytes_read) = (read.rows, read.bytes);
+                    changed = true;
+                }
+            }
+            changed
+        });
+    }
+
     /// Runs a merge, and once it was told to stop waits for it to have stopped, at most for `within`.
     pub(super) async fn acknowledged(&mut self, within: Duration, request: MergeRequest) -> Result<Merged, Error> {
+        let progress = request.limits.progress.clone();
         let run = self.inner.roles.merge.run(request);
         tokio::pin!(run);
         let stop = self.stop.clone();
@@ -74,15 +95,22 @@ impl Batch<'_> {
             stop.wait().await;
             tokio::time::sleep(within).await;
         };
-        let result = tokio::select! {
-            result = &mut run => result,
-            () = overdue => {
+        tokio::pin!(overdue);
+        let mut ticks = tokio::time::interval(PROGRESS_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let result = loop {
+            tokio::select! {
+            result = &mut run => break result,
+            _ = ticks.tick() => self.show(&progress),
+            () = &mut overdue => {
                 self.unacknowledged = true;
                 tracing::warn!(?within, "the merge did not acknowledge that it stopped; the next batch clears up");
                 self.go_on()?;
                 return Err(Error::Cancelled);
             }
+            }
         };
+        self.show(&progress);
         // A role that does not answer may still be writing.
         self.unacknowledged = matches!(
             &result,

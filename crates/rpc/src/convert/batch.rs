@@ -128,6 +128,7 @@ fn source_to_proto(source: &SourceStatus) -> proto::SourceStatus {
         window: source.window.as_ref().map(window_to_proto),
         report: Some(report_to_proto(&source.report)),
         rows: source.rows,
+        bytes_read: source.bytes_read,
     }
 }
 
@@ -145,6 +146,7 @@ fn source_from_proto(source: proto::SourceStatus) -> Result<SourceStatus, Malfor
         window: source.window.map(window_from_proto).transpose().map_err(|e| e.within("window"))?,
         report: report_from_proto(source.report.unwrap_or_default()).map_err(|e| e.within("report"))?,
         rows: source.rows,
+        bytes_read: source.bytes_read,
     })
 }
 

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use tributary_api::Stop;
 use tributary_api::merge::{
     Bound, CheckRequest, Checked, Deleted, MergeLimits, MergeRequest, MergeSource, Merged, QueryNames, QueryRequest,
     QueryTable, Step,
 };
+use tributary_api::{Progress, SourceRead, Stop};
 use tributary_types::MemoryBudget;
 
 use super::timeline::{optional_relation, source_name, views_from_proto, views_to_proto};
@@ -164,6 +164,7 @@ fn limits_from_proto(limits: Option<proto::Limits>) -> Result<MergeLimits, Malfo
         timeout: Duration::try_from(timeout).map_err(|e| Malformed::new("limits.timeout", e))?,
         parallelism: (limits.parallelism as usize).max(1),
         stop: Stop::default(),
+        progress: Progress::default(),
     })
 }
 
@@ -173,7 +174,7 @@ pub fn merged_to_proto(merged: &Merged, peak_memory: usize) -> proto::RunRespons
     proto::RunResponse {
         staged: Some(staged_to_proto(&merged.staged)),
         rows_read: rows_read
-            .map(|(source, rows)| proto::RowsRead { source: source.to_string(), rows: *rows })
+            .map(|(source, rows)| proto::RowsRead { source: source.to_string(), rows: *rows, bytes: 0 })
             .collect(),
         spilled_bytes: merged.spilled_bytes,
         peak_memory_bytes: peak_memory as u64,
@@ -242,4 +243,20 @@ pub fn query_names_from_proto(names: proto::ReadQueryResponse) -> QueryNames {
         relations: names.relations.into_iter().map(|name| name.parts).collect(),
         parameters: names.parameters as usize,
     }
+}
+
+/// How far a merge is, for the wire.
+pub fn reads_to_proto(reads: &[SourceRead]) -> Vec<proto::RowsRead> {
+    let read =
+        |read: &SourceRead| proto::RowsRead { source: read.source.to_string(), rows: read.rows, bytes: read.bytes };
+    reads.iter().map(read).collect()
+}
+
+/// How far a merge is, from the wire.
+pub fn reads_from_proto(reads: &[proto::RowsRead]) -> Result<Vec<SourceRead>, Malformed> {
+    let mut converted = Vec::with_capacity(reads.len());
+    for read in reads {
+        converted.push(SourceRead { source: source_name(read.source.clone())?, rows: read.rows, bytes: read.bytes });
+    }
+    Ok(converted)
 }

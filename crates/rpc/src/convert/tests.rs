@@ -239,12 +239,19 @@ pub(crate) fn status(outcome: Option<Outcome>) -> BatchStatus {
         completed: Some("20250606182826198".parse().unwrap()),
         seq: Some(0),
         sources: vec![
-            SourceStatus { source: SourceName::new("a").unwrap(), window: Some(window), report: report(), rows: 7 },
+            SourceStatus {
+                source: SourceName::new("a").unwrap(),
+                window: Some(window),
+                report: report(),
+                rows: 7,
+                bytes_read: 9,
+            },
             SourceStatus {
                 source: SourceName::new("b").unwrap(),
                 window: None,
                 report: WindowReport::default(),
                 rows: 0,
+                bytes_read: 0,
             },
         ],
         overrides: overrides(),

@@ -55,7 +55,7 @@ fn steps() -> Vec<Step> {
     vec![flatten, sql, Step::Rust("pair".to_string()), Step::Refused(Box::new(refused))]
 }
 
-fn merged() -> Merged {
+pub(super) fn merged() -> Merged {
     Merged {
         staged: Staged { rows_in: 5, ..Staged::default() },
         rows_read: vec![(name("a"), 1), (name("b"), 2)],
@@ -107,10 +107,11 @@ fn limits(budget: &MemoryBudget) -> MergeLimits {
         timeout: Duration::from_millis(1500),
         parallelism: 4,
         stop: Stop::default(),
+        progress: tributary_api::Progress::default(),
     }
 }
 
-fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
+pub(super) fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest {
     let split = Split {
         url: "/a".to_string(),
         partition: String::new(),

@@ -70,7 +70,9 @@ pub struct OverrideArgs {
 #[derive(Debug, Subcommand)]
 pub enum CursorsCommand {
     /// Show the cursors in the target's newest commit.
-    #[command(after_help = "Examples:\n  tributary cursors get --pipeline orders.toml\n  tributary cursors get --pipeline orders.toml --output json")]
+    #[command(
+        after_help = "Examples:\n  tributary cursors get --pipeline orders.toml\n  tributary cursors get --pipeline orders.toml --output json"
+    )]
     Get {
         /// Which pipeline.
         #[command(flatten)]
@@ -83,7 +85,9 @@ pub enum CursorsCommand {
         output: Output,
     },
     /// Set cursors, in a commit of their own without rows; the next batch goes on from there.
-    #[command(after_help = "Examples:\n  tributary cursors set orders=requested:20250606182826197 --pipeline orders.toml --dry-run")]
+    #[command(
+        after_help = "Examples:\n  tributary cursors set orders=requested:20250606182826197 --pipeline orders.toml --dry-run"
+    )]
     Set {
         /// `SOURCE=PLACE`, as `run --override` takes it.
         #[arg(required = true, value_parser = parse_override)]
@@ -103,7 +107,9 @@ pub enum CursorsCommand {
         how: SetArgs,
     },
     /// Show what the last batches did to the cursors, newest first.
-    #[command(after_help = "Examples:\n  tributary cursors history --pipeline orders.toml --server http://127.0.0.1:7373")]
+    #[command(
+        after_help = "Examples:\n  tributary cursors history --pipeline orders.toml --server http://127.0.0.1:7373"
+    )]
     History {
         /// Which pipeline.
         #[command(flatten)]

@@ -9,8 +9,10 @@ use super::{JobArgs, Output, OverrideArgs, ServerArgs};
 #[derive(Debug, Subcommand)]
 pub enum PipelinesCommand {
     /// Store a pipeline on a server, so that batches of it can be asked for by its name.
-    #[command(after_help = "Examples:\n  tributary pipelines create --pipeline orders.toml\n  tributary pipelines create \
-                            --pipeline orders.toml --dry-run --output json")]
+    #[command(
+        after_help = "Examples:\n  tributary pipelines create --pipeline orders.toml\n  tributary pipelines create \
+                            --pipeline orders.toml --dry-run --output json"
+    )]
     Create {
         /// Which pipeline.
         #[command(flatten)]
@@ -20,9 +22,11 @@ pub enum PipelinesCommand {
         how: ChangeArgs,
     },
     /// Replace the definition of a stored pipeline. Batches that were asked for before keep the one they had.
-    #[command(after_help = "Examples:\n  tributary pipelines update --pipeline orders.toml\n  tributary pipelines update \
+    #[command(
+        after_help = "Examples:\n  tributary pipelines update --pipeline orders.toml\n  tributary pipelines update \
                             --pipeline orders.toml --allow-missing\n  tributary pipelines update --pipeline orders.toml \
-                            --etag 19a2c-19a2c-1")]
+                            --etag 19a2c-19a2c-1"
+    )]
     Update {
         /// Which pipeline.
         #[command(flatten)]
@@ -38,7 +42,9 @@ pub enum PipelinesCommand {
         how: ChangeArgs,
     },
     /// Show a stored pipeline.
-    #[command(after_help = "Examples:\n  tributary pipelines get orders\n  tributary pipelines get orders --output json")]
+    #[command(
+        after_help = "Examples:\n  tributary pipelines get orders\n  tributary pipelines get orders --output json"
+    )]
     Get {
         /// Its name.
         name: String,
@@ -86,8 +92,10 @@ pub enum PipelinesCommand {
     #[command(after_help = "Examples:\n  tributary pipelines resume orders")]
     Resume(PauseArgs),
     /// Run one batch of a stored pipeline and follow it to its end; exits as `run` does.
-    #[command(after_help = "Examples:\n  tributary pipelines run orders\n  tributary pipelines run orders --request-id \
-                            nightly-2025-06-06\n  tributary pipelines run orders --override users=snapshot")]
+    #[command(
+        after_help = "Examples:\n  tributary pipelines run orders\n  tributary pipelines run orders --request-id \
+                            nightly-2025-06-06\n  tributary pipelines run orders --override users=snapshot"
+    )]
     Run {
         /// Its name.
         name: String,

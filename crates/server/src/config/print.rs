@@ -14,7 +14,12 @@ pub(super) fn effective(command: &Command, matches: &ArgMatches, settings: &Sett
         let Some(matches) = matches else { continue };
         text.push_str(&format!("{}[{section}]\n", if text.is_empty() { "" } else { "\n" }));
         for arg in arguments(command, section) {
-            text.push_str(&line(arg, matches, settings.get(&(section.to_string(), key_of(arg))).map(|s| &s.origin), own));
+            text.push_str(&line(
+                arg,
+                matches,
+                settings.get(&(section.to_string(), key_of(arg))).map(|s| &s.origin),
+                own,
+            ));
         }
     }
     text

@@ -65,7 +65,10 @@ fn a_flag_goes_before_the_environment_before_the_file_before_what_is_compiled_in
 fn lists_replace_lists_and_switches_can_be_turned_off_again() {
     use crate::roles::Role;
     let directory = tempfile::tempdir().unwrap();
-    let path = file(directory.path(), "[serve]\nroles = [\"timeline\", \"sources\"]\ninsecure = true\n[common]\nlog_json = true\n");
+    let path = file(
+        directory.path(),
+        "[serve]\nroles = [\"timeline\", \"sources\"]\ninsecure = true\n[common]\nlog_json = true\n",
+    );
     let from_file = ["--config", path.as_str()];
     let args = serve(&from_file, &[]);
     assert_eq!((args.roles, args.insecure), (vec![Role::Timeline, Role::Sources], true));

@@ -133,6 +133,7 @@ mod tests {
             window: window.map(|(begin, end)| Window { begin: begin.map(cursor), end: cursor(end) }),
             report: WindowReport { instants: 2, files: 3, bytes: 1_300_000, ..WindowReport::default() },
             rows: 12_345,
+            bytes_read: 0,
         }
     }
 
