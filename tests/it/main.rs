@@ -30,6 +30,7 @@ mod restored_target;
 mod reused_ids;
 mod roles_apart;
 mod schema_failures;
+mod security;
 mod server_away;
 mod services;
 mod several;

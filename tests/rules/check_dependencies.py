@@ -24,11 +24,12 @@ LAYERS = {
     "api": ["types"],
     "store": ["types"],
     "hudi": ["types"],
-    "rpc": ["types", "api"],
+    "security": ["types"],
+    "rpc": ["types", "api", "security"],
     "roles": ["types", "api", "store", "hudi"],
-    "server": ["types", "api", "rpc", "store", "hudi", "roles"],
-    "testkit": ["types", "api", "rpc", "store", "hudi", "roles", "server"],
-    "tests": ["types", "api", "rpc", "store", "hudi", "roles", "server", "testkit"],
+    "server": ["types", "api", "security", "rpc", "store", "hudi", "roles"],
+    "testkit": ["types", "api", "security", "rpc", "store", "hudi", "roles", "server"],
+    "tests": ["types", "api", "security", "rpc", "store", "hudi", "roles", "server", "testkit"],
 }
 
 # A crate with a price (a long build, an own object store, a wire format) has owners, and
@@ -47,6 +48,12 @@ OWNERS = {
     "arrow-flight": ["rpc", "server"],
     "prost*": ["rpc"],
     "protox*": ["rpc"],
+    # Encryption, signatures and the issuer's keys are security's; tests make certificates.
+    "rustls*": ["security"],
+    "tokio-rustls": ["security"],
+    "aws-lc-rs": ["security"],
+    "reqwest": ["security"],
+    "rcgen": ["security", "tests"],
     # Compressed files are text that sources read.
     "bzip2": ["sources"],
     "flate2": ["sources"],
@@ -64,6 +71,7 @@ OWNERS = {
 FREE_OF = {
     "types": ["tokio", "arrow*", "tonic*", "prost*", "object_store", "parquet", "datafusion*"],
     "api": ["tonic*", "prost*", "object_store", "parquet", "datafusion*"],
+    "security": ["arrow*", "tonic*", "prost*", "object_store", "parquet", "datafusion*"],
     "store": ["arrow*", "tonic*", "prost*", "object_store", "parquet", "datafusion*"],
 }
 
