@@ -149,9 +149,10 @@ async fn on_the_command_line_cancelling_succeeds_and_following_exits_as_a_cancel
     let at = || ServerArgs { server: format!("http://{}", server.address()) };
     let (name, output) = (start(&roles, &pipeline, "r").await.to_string(), Output::Json);
     tokio::time::timeout(SOON, hold.reached(1)).await.unwrap();
+    let dial = Dial::default();
     let (watched, cancelled, ()) = tokio::join!(
-        batches(BatchesCommand::Watch { name: name.clone(), server: at(), output }, &Dial::default()),
-        batches(BatchesCommand::Cancel { name: name.clone(), server: at(), output }, &Dial::default()),
+        batches(BatchesCommand::Watch { name: name.clone(), server: at(), output }, &dial),
+        batches(BatchesCommand::Cancel { name: name.clone(), server: at(), output }, &dial),
         async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             hold.release();
@@ -160,7 +161,7 @@ async fn on_the_command_line_cancelling_succeeds_and_following_exits_as_a_cancel
     assert_eq!((watched.unwrap(), cancelled.unwrap()), (Outcome::Cancelled.exit_code(), 0));
     let next = start(&roles, &pipeline, "next").await;
     assert_eq!(end(&roles, &next).await.outcome, Some(Outcome::Committed));
-    let late = batches(BatchesCommand::Cancel { name: next.to_string(), server: at(), output }, &Dial::default());
+    let late = batches(BatchesCommand::Cancel { name: next.to_string(), server: at(), output }, &dial);
     let late = late.await.unwrap_err();
     assert_eq!(late.exit_code, 1);
     assert!(late.message.contains("was not cancelled: it ended COMMITTED"), "{}", late.message);

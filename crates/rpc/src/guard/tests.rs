@@ -478,7 +478,7 @@ async fn connections_that_say_nothing_or_are_too_many_are_closed() {
 
 #[tokio::test]
 async fn a_server_that_asks_nobody_still_keeps_to_its_locations_and_takes_plain_tickets() {
-    let guard = Guard::open(GuardLimits::default(), Prefixes::new(&["/lake".to_string()]).unwrap());
+    let guard = Guard::open(GuardLimits::default(), Prefixes::new(&["/elsewhere".to_string()]).unwrap());
     let address = serve(guard, AcceptLimits::default()).await;
     let channel = crate::connect_lazily(&format!("http://{address}")).unwrap();
     let refused = CoordinatorServiceClient::new(channel.clone()).run_batch(run_request("orders")).await.unwrap_err();
