@@ -186,6 +186,33 @@ class Chart(unittest.TestCase):
             self.assertIn(files, [pipeline["files"] for pipeline in given.values()])
             self.assertIn("--server=http://tributary:7373", pod["containers"][0]["args"])
 
+    def test_a_secured_chart_is_encrypted_everywhere_and_gives_each_pod_only_its_own_secrets(self):
+        documents = render(next(values for values in value_files() if values.name == "secured.yaml"))
+        for workload, pod in server_pods(documents):
+            name, given = workload["metadata"]["name"], flags(pod)
+            self.assertNotIn("insecure", given, name)
+            self.assertFalse([value for value in given.values() if value.startswith("http://")], name)
+            mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+            for flag in ("tls-cert", "tls-key", "tls-ca", "tls-client-ca", "auth-file", "cluster-key-file"):
+                self.assertTrue([at for at in mounts.values() if given[flag].startswith(at + "/")], f"{name}: {flag}")
+            self.assertEqual(set(mounts), {volume["name"] for volume in pod["volumes"]} | ({"data"} & set(mounts)), name)
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                self.assertEqual("HTTPS", pod["containers"][0][probe]["httpGet"]["scheme"], name)
+        pipelines = [pod_of(workload) for workload in of_kind(documents, "Deployment")
+                     if workload["metadata"]["labels"]["app.kubernetes.io/component"] == "pipeline"]
+        self.assertEqual(1, len(pipelines))
+        self.assertIn("--server=https://tributary:7373", pipelines[0]["containers"][0]["args"])
+        secrets = {volume["name"]: volume["secret"] for volume in pipelines[0]["volumes"] if "secret" in volume}
+        self.assertEqual({"tls", "token"}, set(secrets))
+        self.assertEqual(["ca.crt"], [item["key"] for item in secrets["tls"]["items"]], "no key of the server")
+        monitor = of_kind(documents, "ServiceMonitor")[0]["spec"]["endpoints"][0]
+        self.assertEqual(("https", "tributary-tls"), (monitor["scheme"], monitor["tlsConfig"]["ca"]["secret"]["name"]))
+        for wrong, said in (("security.authSecret=a", "tlsSecret"), ("security.clusterKeySecret=a", "of no use"),
+                            ("mode=roles,security.tlsSecret=a,security.authSecret=b", "clusterKeySecret")):
+            done = helm("template", "x", CHART, "--set", wrong)
+            self.assertNotEqual(0, done.returncode, wrong)
+            self.assertIn(said, done.stderr, wrong)
+
     def test_wrong_values_are_refused_with_their_place(self):
         for wrong, said in (("mode=both", "mode"), ("server.memry=1GiB", "memry"), ("server.memory=4Gi", "memory"),
                             ("server.memory=6GiB", "must be larger than server.memory"),

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
+from chart import ROOT
 from server import Lake, Server, batches, command_line
 from tributary_airflow.client import Client, outcome_of
 from tributary_airflow.operator import TributaryBatchOperator
@@ -173,6 +175,32 @@ class Operator(unittest.TestCase):
         server = settings.pop("server", None) or self.server.url
         return TributaryBatchOperator(
             task_id="merge", server=server, pipeline_file=str(self.lake.pipeline(name)), **settings)
+
+    def test_an_encrypted_server_that_asks_takes_the_token_of_a_file(self):
+        # What docs/security.md says to do, as it says it.
+        page = (ROOT / "docs/security.md").read_text()
+        certificate, token = re.findall(r"^```\n(openssl .*?)^```", page, re.M | re.S)[:2]
+        done = subprocess.run(["bash", "-euc", certificate + token], cwd=self.lake.folder, capture_output=True, text=True)
+        self.assertEqual(0, done.returncode, done.stderr)
+        token_hash = done.stdout.split()[0]
+        auth, ca, token = (str(self.lake.folder / name) for name in ("auth.toml", "ca.pem", "airflow.token"))
+        Path(auth).write_text(
+            f'[[principal]]\nname = "airflow"\nrole = "operator"\ntoken_sha256 = ["{token_hash}"]\n')
+        folder = self.lake.folder
+        server = Server(f"--tls-cert={folder}/server.pem", f"--tls-key={folder}/server.key", f"--auth-file={auth}")
+        self.addCleanup(server.kill)
+        url = f"https://{server.address}"
+        answer = self.operator(server=url, ca_file=ca, token_file=token).execute(context())
+        self.assertEqual("COMMITTED", answer["outcome"])
+        code, stdout, stderr = command_line("batches", "list", "--server", url, "--tls-ca", ca, "--token-file", token)
+        self.assertEqual(0, code, stderr)
+        self.assertIn("as airflow from", command_line(
+            "batches", "get", answer["batch"], "--server", url, "--tls-ca", ca, "--token-file", token,
+            "--output", "json")[1])
+        with self.assertRaisesRegex(AirflowFailException, "CREDENTIALS_MISSING"):
+            self.operator(server=url, ca_file=ca).execute(context())
+        with self.assertRaisesRegex(ValueError, "in the clear"):
+            self.operator(server=f"http://{server.address}", token_file=token).execute(context())
 
     def write(self, name, text):
         self.lake.pipeline(name).write_text(text)

@@ -10,6 +10,7 @@ use serde_json::json;
 use tributary_api::coordinator::BatchStatus;
 use tributary_api::merge::{Bound, CheckRequest, Checked, Error, Merge, MergeRequest, Merged};
 use tributary_hudi::SystemStores;
+use tributary_rpc::Dial;
 use tributary_server::cli::{BatchesCommand, Output, ServerArgs};
 use tributary_server::commands::batches::batches;
 use tributary_server::embedded::{Embedded, Settings};
@@ -154,9 +155,10 @@ async fn on_the_command_line_cancelling_succeeds_and_following_exits_as_a_cancel
     let at = || ServerArgs { server: format!("http://{}", server.address()) };
     let (name, output) = (start(&roles, &pipeline, "r").await.to_string(), Output::Json);
     tokio::time::timeout(SOON, hold.reached(1)).await.unwrap();
+    let dial = Dial::default();
     let (watched, cancelled, ()) = tokio::join!(
-        batches(BatchesCommand::Watch { name: name.clone(), server: at(), output }),
-        batches(BatchesCommand::Cancel { name: name.clone(), server: at(), output }),
+        batches(BatchesCommand::Watch { name: name.clone(), server: at(), output }, &dial),
+        batches(BatchesCommand::Cancel { name: name.clone(), server: at(), output }, &dial),
         async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             hold.release();
@@ -165,7 +167,8 @@ async fn on_the_command_line_cancelling_succeeds_and_following_exits_as_a_cancel
     assert_eq!((watched.unwrap(), cancelled.unwrap()), (Outcome::Cancelled.exit_code(), 0));
     let next = start(&roles, &pipeline, "next").await;
     assert_eq!(end(&roles, &next).await.outcome, Some(Outcome::Committed));
-    let late = batches(BatchesCommand::Cancel { name: next.to_string(), server: at(), output }).await.unwrap_err();
+    let late = batches(BatchesCommand::Cancel { name: next.to_string(), server: at(), output }, &dial);
+    let late = late.await.unwrap_err();
     assert_eq!(late.exit_code, 1);
     assert!(late.message.contains("was not cancelled: it ended COMMITTED"), "{}", late.message);
     assert_sound(&lake.path("out"), "p").await;

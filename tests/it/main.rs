@@ -38,6 +38,7 @@ mod roles_apart;
 mod rust_steps;
 mod savepoints;
 mod schema_failures;
+mod security;
 mod server_away;
 mod services;
 mod several;

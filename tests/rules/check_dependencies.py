@@ -25,11 +25,12 @@ LAYERS = {
     "store": ["types"],
     "hudi": ["types"],
     "trace": ["types"],
-    "rpc": ["types", "trace", "api"],
+    "security": ["types"],
+    "rpc": ["types", "trace", "api", "security"],
     "roles": ["types", "api", "store", "hudi"],
-    "server": ["types", "trace", "api", "rpc", "store", "hudi", "roles"],
-    "testkit": ["types", "api", "rpc", "store", "hudi", "roles", "server"],
-    "tests": ["types", "api", "rpc", "store", "hudi", "roles", "server", "testkit"],
+    "server": ["types", "trace", "api", "security", "rpc", "store", "hudi", "roles"],
+    "testkit": ["types", "api", "security", "rpc", "store", "hudi", "roles", "server"],
+    "tests": ["types", "api", "security", "rpc", "store", "hudi", "roles", "server", "testkit"],
 }
 
 # A crate with a price (a long build, an own object store, a wire format) has owners, and
@@ -49,8 +50,13 @@ OWNERS = {
     "arrow-flight": ["rpc", "server"],
     "prost*": ["rpc"],
     "protox*": ["rpc"],
-    # Events of lineage are sent by the process around the roles; object stores bring it in by themselves.
-    "reqwest": ["server"],
+    # Encryption, signatures and the issuer's keys are security's; tests make certificates.
+    "rustls*": ["security"],
+    "tokio-rustls": ["security"],
+    "aws-lc-rs": ["security"],
+    # The issuer's keys, and events of lineage; object stores bring it in by themselves.
+    "reqwest": ["security", "server"],
+    "rcgen": ["security", "tests"],
     # Compressed files are text that sources read.
     "bzip2": ["sources"],
     "flate2": ["sources"],
@@ -68,6 +74,7 @@ OWNERS = {
 FREE_OF = {
     "types": ["tokio", "arrow*", "tonic*", "prost*", "object_store", "parquet", "datafusion*"],
     "api": ["tonic*", "prost*", "object_store", "parquet", "datafusion*"],
+    "security": ["arrow*", "tonic*", "prost*", "object_store", "parquet", "datafusion*"],
     "store": ["arrow*", "tonic*", "prost*", "object_store", "parquet", "datafusion*"],
 }
 

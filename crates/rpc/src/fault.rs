@@ -313,7 +313,7 @@ fn encode(fault: common::Fault) -> Status {
     Status::with_details(grpc, message, Bytes::from(details.encode_to_vec()))
 }
 
-fn fault_of(status: &Status) -> Option<common::Fault> {
+pub(crate) fn fault_of(status: &Status) -> Option<common::Fault> {
     if status.details().is_empty() {
         return None;
     }

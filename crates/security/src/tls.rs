@@ -143,9 +143,14 @@ pub fn peer_names<IO>(stream: &server::TlsStream<IO>) -> Option<Vec<String>> {
 impl ClientTls {
     /// Reads the files.
     pub fn open(files: ClientFiles) -> Result<Self, LoadError> {
+        Self::speaking(files, &["h2"])
+    }
+
+    /// The same for other protocols than gRPC's.
+    pub fn speaking(files: ClientFiles, alpn: &'static [&'static str]) -> Result<Self, LoadError> {
         let identity = files.identity.iter().flat_map(|own| [own.certificate.clone(), own.key.clone()]);
         let watched = files.ca.iter().cloned().chain(identity).collect();
-        Watched::open("certificate and key", watched, move || client_config(&files)).map(ClientTls)
+        Watched::open("certificate and key", watched, move || client_config(&files, alpn)).map(ClientTls)
     }
 
     /// The handshake of one connection to `host`, whose certificate must have that name or address.
@@ -159,7 +164,7 @@ impl ClientTls {
     }
 }
 
-fn client_config(files: &ClientFiles) -> Result<Arc<ClientConfig>, LoadError> {
+fn client_config(files: &ClientFiles, alpn: &[&str]) -> Result<Arc<ClientConfig>, LoadError> {
     let roots = match &files.ca {
         Some(ca) => authorities(ca)?,
         None => system_authorities(),
@@ -174,7 +179,7 @@ fn client_config(files: &ClientFiles) -> Result<Arc<ClientConfig>, LoadError> {
             .with_client_auth_cert(certificates(certificate)?, key(key_file)?)
             .map_err(|e| LoadError::new(certificate, format!("it does not go with {}: {e}", key_file.display())))?,
     };
-    config.alpn_protocols = protocols(&["h2"]);
+    config.alpn_protocols = protocols(alpn);
     Ok(Arc::new(config))
 }
 

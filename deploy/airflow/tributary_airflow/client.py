@@ -8,6 +8,7 @@ target, and one that failed for now is run again.
 
 import logging
 import time
+from pathlib import Path
 
 import grpc
 from google.rpc import status_pb2
@@ -60,17 +61,33 @@ def outcome_of(batch):
     return _short(common_pb2.Outcome, batch.outcome, "OUTCOME_")
 
 
-class Client:
-    """Calls one server, `HOST:PORT`. The connection is neither encrypted nor authenticated: the server is not, either."""
+def channel_to(server, options, ca_file=None, token_file=None):
+    """A channel to `http://HOST:PORT`, or an encrypted one to `https://HOST:PORT`, over which alone a token is sent."""
+    scheme, found, address = server.rstrip("/").rpartition("://")
+    if found and scheme not in ("http", "https"):
+        raise ValueError(f"{server}: write the server as http://HOST:PORT or https://HOST:PORT")
+    if scheme != "https":
+        if token_file:
+            raise ValueError(f"{server}: a token would cross the network in the clear; use https://")
+        return grpc.insecure_channel(address, options=options)
+    credentials = grpc.ssl_channel_credentials(Path(ca_file).read_bytes() if ca_file else None)
+    if token_file:
+        def say_who(_, say):
+            # Read for every call, so that a token that is replaced takes hold.
+            say((("authorization", f"Bearer {Path(token_file).read_text().strip()}"),), None)
 
-    def __init__(self, server, clock=time.monotonic, sleep=time.sleep):
-        address = server.removeprefix("http://").rstrip("/")
-        if "://" in address:
-            raise ValueError(f"{server}: write the server as http://HOST:PORT; it does not offer TLS")
+        credentials = grpc.composite_channel_credentials(credentials, grpc.metadata_call_credentials(say_who))
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+class Client:
+    """Calls one server, as `channel_to` says."""
+
+    def __init__(self, server, clock=time.monotonic, sleep=time.sleep, ca_file=None, token_file=None):
         # 10 MB: plans and batches of many sources. Keep-alive notices a server that vanished.
         options = [("grpc.max_receive_message_length", 10 << 20), ("grpc.keepalive_time_ms", 20_000),
                    ("grpc.keepalive_timeout_ms", 10_000)]
-        self.channel = grpc.insecure_channel(address, options=options)
+        self.channel = channel_to(server, options, ca_file, token_file)
         self.calls = coordinator_pb2_grpc.CoordinatorServiceStub(self.channel)
         self.clock = clock
         self.sleep = sleep

@@ -40,7 +40,9 @@ except ImportError:
 class TributaryBatchOperator(BaseOperator):
     """Runs one batch and waits for its end.
 
-    :param server: address of the server, `http://HOST:PORT`
+    :param server: address of the server, `http://HOST:PORT` or `https://HOST:PORT`
+    :param ca_file: authorities that the server's certificate is checked with, a file the worker reads
+    :param token_file: the token that says who calls, a file the worker reads
     :param pipeline_file: the pipeline, as `tributary run --pipeline` takes it; the worker reads it
     :param timeout: how long to wait for the batch, all attempts to reach the server included
     :param skip_on_no_new_data: skip the task, and what follows it, when no source had news
@@ -50,13 +52,15 @@ class TributaryBatchOperator(BaseOperator):
     :param allow_empty: commit at the old cursors even if nothing is new
     """
 
-    template_fields = ("server", "pipeline_file")
+    template_fields = ("server", "pipeline_file", "ca_file", "token_file")
     ui_color = "#cfe3f1"
 
     def __init__(self, *, server, pipeline_file, timeout=timedelta(hours=2), skip_on_no_new_data=False,
-                 cancel_on_kill=True, cancel_on_timeout=True, allow_empty=False, **kwargs):
+                 cancel_on_kill=True, cancel_on_timeout=True, allow_empty=False, ca_file=None, token_file=None, **kwargs):
         super().__init__(**kwargs)
         self.server = server
+        self.ca_file = ca_file
+        self.token_file = token_file
         self.pipeline_file = pipeline_file
         self.timeout = timeout
         self.skip_on_no_new_data = skip_on_no_new_data
@@ -73,7 +77,7 @@ class TributaryBatchOperator(BaseOperator):
         request_id = self.request_id(context, pipeline.name)
         # Known before the server is asked, so that on_kill can cancel a batch whose start was not answered yet.
         self.batch_name = f"{pipeline.name}/{request_id}"
-        client = Client(self.server)
+        client = self._client()
         try:
             batch = client.run(pipeline, request_id, time.monotonic() + self.timeout.total_seconds(),
                                asked_by=self.asked_by(context), allow_empty=self.allow_empty)
@@ -87,6 +91,9 @@ class TributaryBatchOperator(BaseOperator):
         if outcome_of(batch) == "NO_NEW_DATA" and self.skip_on_no_new_data:
             raise AirflowSkipException(f"{batch.name}: no source had news")
         return summary(batch)
+
+    def _client(self):
+        return Client(self.server, ca_file=self.ca_file, token_file=self.token_file)
 
     def out_of_time(self, client):
         """What to raise when the time was over; the batch is cancelled first, where that is wanted."""
@@ -103,7 +110,7 @@ class TributaryBatchOperator(BaseOperator):
         """Called by Airflow when the task is to end; the batch ends with it, before its commit."""
         if not (self.cancel_on_kill and self.batch_name):
             return
-        client = Client(self.server)
+        client = self._client()
         try:
             client.cancel(self.batch_name)
         except grpc.RpcError as error:

@@ -98,6 +98,30 @@ many replicas it has. `server` is all roles in one process.
 {{- end -}}
 {{- end -}}
 
+{{/* How addresses of servers begin. */}}
+{{- define "tributary.scheme" -}}
+{{- ternary "https" "http" (not (empty .Values.security.tlsSecret)) -}}
+{{- end -}}
+
+{{/* Whether anybody is asked who calls: `true`, or nothing. */}}
+{{- define "tributary.asks" -}}
+{{- if or .Values.security.authSecret .Values.security.clientCertificates -}}true{{- end -}}
+{{- end -}}
+
+{{/* Refuses what the server would refuse, or what would leave roles without their callers. */}}
+{{- define "tributary.checkSecurity" -}}
+{{- $asks := include "tributary.asks" . -}}
+{{- if and $asks (not .Values.security.tlsSecret) -}}
+{{- fail "security.authSecret and security.clientCertificates need security.tlsSecret: tokens would cross the network in the clear" -}}
+{{- end -}}
+{{- if and $asks (eq .Values.mode "roles") (not .Values.security.clusterKeySecret) -}}
+{{- fail "mode roles needs security.clusterKeySecret once anybody is asked who calls: by it the roles know each other" -}}
+{{- end -}}
+{{- if and .Values.security.clusterKeySecret (not $asks) -}}
+{{- fail "security.clusterKeySecret is of no use without security.authSecret or security.clientCertificates" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "tributary.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -114,6 +138,55 @@ readOnlyRootFilesystem: true
 runAsNonRoot: true
 capabilities:
   drop: [ALL]
+{{- end -}}
+
+{{/* The scheme of a probe, where it is not http. */}}
+{{- define "tributary.probe" -}}
+{{- if .Values.security.tlsSecret -}}, scheme: HTTPS{{- end -}}
+{{- end -}}
+
+{{/* Where the secrets of a pod are mounted, as YAML; `pipeline`: of one that only calls. */}}
+{{- define "tributary.secretMounts" -}}
+{{- $mounts := list -}}
+{{- if .security.tlsSecret -}}
+{{- $mounts = append $mounts (dict "name" "tls" "mountPath" "/etc/tributary/tls" "readOnly" true) -}}
+{{- end -}}
+{{- if and .pipeline .security.pipelineTokenSecret -}}
+{{- $mounts = append $mounts (dict "name" "token" "mountPath" "/etc/tributary/token" "readOnly" true) -}}
+{{- end -}}
+{{- if not .pipeline -}}
+{{- if .security.authSecret -}}
+{{- $mounts = append $mounts (dict "name" "auth" "mountPath" "/etc/tributary/auth" "readOnly" true) -}}
+{{- end -}}
+{{- if .security.clusterKeySecret -}}
+{{- $mounts = append $mounts (dict "name" "cluster" "mountPath" "/etc/tributary/cluster" "readOnly" true) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $mounts -}}
+{{- end -}}
+
+{{/* The volumes of those. A pod that only calls gets no key of the server. */}}
+{{- define "tributary.secretVolumes" -}}
+{{- $volumes := list -}}
+{{- if .security.tlsSecret -}}
+{{- $secret := dict "secretName" .security.tlsSecret -}}
+{{- if .pipeline -}}
+{{- $secret = dict "secretName" .security.tlsSecret "items" (list (dict "key" "ca.crt" "path" "ca.crt")) -}}
+{{- end -}}
+{{- $volumes = append $volumes (dict "name" "tls" "secret" $secret) -}}
+{{- end -}}
+{{- if and .pipeline .security.pipelineTokenSecret -}}
+{{- $volumes = append $volumes (dict "name" "token" "secret" (dict "secretName" .security.pipelineTokenSecret)) -}}
+{{- end -}}
+{{- if not .pipeline -}}
+{{- if .security.authSecret -}}
+{{- $volumes = append $volumes (dict "name" "auth" "secret" (dict "secretName" .security.authSecret)) -}}
+{{- end -}}
+{{- if .security.clusterKeySecret -}}
+{{- $volumes = append $volumes (dict "name" "cluster" "secret" (dict "secretName" .security.clusterKeySecret)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $volumes -}}
 {{- end -}}
 
 {{/* The pod of a component: `root` and `c`, one of the components. */}}
@@ -151,11 +224,32 @@ spec:
         - --roles={{ $c.name }}
         {{- end }}
         {{- range $c.calls }}
-        - --{{ . }}-address=http://{{ include "tributary.service" (dict "root" $root "component" .) }}:7373
+        - --{{ . }}-address={{ include "tributary.scheme" $root }}://{{ include "tributary.service" (dict "root" $root "component" .) }}:7373
         {{- end }}
         - --listen=0.0.0.0:7373
+        {{- with $root.Values.security }}
+        {{- if .tlsSecret }}
+        - --tls-cert=/etc/tributary/tls/tls.crt
+        - --tls-key=/etc/tributary/tls/tls.key
+        - --tls-ca=/etc/tributary/tls/ca.crt
+        {{- end }}
+        {{- if .clientCertificates }}
+        - --tls-client-ca=/etc/tributary/tls/ca.crt
+        {{- end }}
+        {{- if .authSecret }}
+        - --auth-file=/etc/tributary/auth/auth.toml
+        {{- end }}
+        {{- if .clusterKeySecret }}
+        - --cluster-key-file=/etc/tributary/cluster/cluster.key
+        {{- end }}
+        {{- range .allowUrlPrefixes }}
+        - --allow-url-prefix={{ . }}
+        {{- end }}
+        {{- end }}
+        {{- if not (include "tributary.asks" $root) }}
         # Nothing is encrypted and nobody is asked who they are: the network policies are what protects this port.
         - --insecure
+        {{- end }}
         - --http-listen=0.0.0.0:7374
         - --drain={{ $root.Values.server.drainSeconds }}s
         {{- if or (eq $c.name "server") (eq $c.name "coordinator") }}
@@ -186,23 +280,24 @@ spec:
           containerPort: 7374
       # None of them looks at a store or at another process but readiness, which tells what roles elsewhere said last.
       startupProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http{{ include "tributary.probe" $root }}}
         periodSeconds: 2
         failureThreshold: 60
       livenessProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http{{ include "tributary.probe" $root }}}
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 6
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: /readyz, port: http{{ include "tributary.probe" $root }}}
         periodSeconds: 5
         timeoutSeconds: 3
       resources:
         {{- toYaml $c.settings.resources | nindent 8 }}
       securityContext:
         {{- include "tributary.containerSecurity" $root | nindent 8 }}
-      {{- if or $c.spill $c.data $root.Values.volumeMounts }}
+      {{- $secrets := include "tributary.secretMounts" (dict "security" $root.Values.security "pipeline" false) | fromYamlArray }}
+      {{- if or $c.spill $c.data $root.Values.volumeMounts $secrets }}
       volumeMounts:
         {{- if $c.spill }}
         - name: spill
@@ -212,16 +307,22 @@ spec:
         - name: data
           mountPath: /var/lib/tributary
         {{- end }}
+        {{- with $secrets }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
         {{- with $root.Values.volumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- end }}
-  {{- if or $c.spill $root.Values.volumes }}
+  {{- if or $c.spill $root.Values.volumes $secrets }}
   volumes:
     {{- if $c.spill }}
     - name: spill
       emptyDir:
         sizeLimit: {{ $root.Values.spill.sizeLimit }}
+    {{- end }}
+    {{- with include "tributary.secretVolumes" (dict "security" $root.Values.security "pipeline" false) | fromYamlArray }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
     {{- with $root.Values.volumes }}
     {{- toYaml . | nindent 4 }}

@@ -9,11 +9,11 @@ use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Criteria, FlightDescriptor, FlightInfo};
 use futures::{StreamExt, TryStreamExt};
 use tonic::service::Routes;
-use tonic::transport::Channel;
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, RunRequest};
 use tributary_types::{BatchName, Code, Fault, Outcome, Override, RequestId, Retry, Stage};
 
 use super::{CoordinatorClient, CoordinatorServer};
+use crate::channel::Channel;
 use crate::flight::FlightServer;
 use crate::proto::coordinator as proto;
 use crate::testing::{MemoryCoordinator, behaviours, connect, pipeline, rows};
