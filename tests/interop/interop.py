@@ -33,6 +33,7 @@ from checks import (
 )
 from csv_files import CsvFiles
 from merge_on_read import MergeOnRead
+from flightsql import FlightSql
 from hdfs import Cluster
 from objectstore import Bucket, JavaLock
 from operators import Operators
@@ -86,7 +87,7 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Operators, unittest.TestCase):
+class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Operators, FlightSql, unittest.TestCase):
     # Set by main().
     spark = None
     tributary = None

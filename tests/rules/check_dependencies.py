@@ -44,7 +44,7 @@ OWNERS = {
     "datafusion*": ["merge"],
     # gRPC ends at rpc: services see traits, never a Status or a message.
     "tonic*": ["rpc", "server"],
-    "arrow-flight": ["rpc", "server"],
+    "arrow-flight": ["rpc", "server", "tests"],
     "prost*": ["rpc"],
     "protox*": ["rpc"],
     # Compressed files are text that sources read.

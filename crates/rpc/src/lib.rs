@@ -26,7 +26,7 @@ mod remote;
 pub use channel::{AddressError, connect_lazily};
 pub use checkpoint::{CheckpointClient, CheckpointServer};
 pub use coordinator::{CoordinatorClient, CoordinatorServer};
-pub use flight::{FlightServer, PullSettings, Running};
+pub use flight::{Echo, FlightServer, PullSettings, Running};
 pub use link::Link;
 pub use merge::{MergeClient, MergeServer};
 pub use timeline::{TimelineClient, TimelineServer};

@@ -87,6 +87,9 @@ pub struct BenchArgs {
     /// plain DataFusion needs none of.
     #[arg(long)]
     pub memory_only: bool,
+    /// Measure pulling a batch alone, against a Flight service that sends the same rows back.
+    #[arg(long)]
+    pub pull: bool,
     /// Directory for the tables, which stay; a temporary one when absent.
     #[arg(long)]
     pub dir: Option<PathBuf>,
