@@ -34,6 +34,7 @@ from checks import (
 from csv_files import CsvFiles
 from deletes import Deletes
 from merge_on_read import MergeOnRead
+from flightsql import FlightSql
 from hdfs import Cluster
 from objectstore import Bucket, JavaLock
 from operators import Operators
@@ -90,7 +91,16 @@ class Tributary:
 
 
 class Interop(
-    MergeOnRead, CsvFiles, TopicTests, SharedWriters, Skipping, Operators, Deletes, Refused, unittest.TestCase
+    MergeOnRead,
+    CsvFiles,
+    TopicTests,
+    SharedWriters,
+    Skipping,
+    Operators,
+    Deletes,
+    Refused,
+    FlightSql,
+    unittest.TestCase,
 ):
     # Set by main().
     spark = None

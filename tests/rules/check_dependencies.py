@@ -47,7 +47,7 @@ OWNERS = {
     # gRPC ends at rpc: services see traits, never a Status or a message.
     # Tests play a collector of traces.
     "tonic*": ["rpc", "server", "testkit"],
-    "arrow-flight": ["rpc", "server"],
+    "arrow-flight": ["rpc", "server", "tests"],
     "prost*": ["rpc"],
     "protox*": ["rpc"],
     # Encryption, signatures and the issuer's keys are security's; tests make certificates.

@@ -10,6 +10,7 @@
 //! stage a `DoPut` of the writer role.
 
 mod actions;
+mod echo;
 pub mod metrics;
 mod pulls;
 mod rows;
@@ -24,6 +25,7 @@ use std::collections::HashMap;
 use tributary_api::coordinator::BatchStatus;
 use tributary_types::BatchName;
 
+pub use echo::Echo;
 pub use pulls::PullSettings;
 pub use running::Running;
 pub use server::FlightServer;

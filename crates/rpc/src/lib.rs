@@ -32,7 +32,7 @@ pub use accept::{AcceptLimits, Incoming};
 pub use channel::{AddressError, Channel, Dial, connect_lazily, connect_with};
 pub use checkpoint::{CheckpointClient, CheckpointServer};
 pub use coordinator::{CoordinatorClient, CoordinatorServer};
-pub use flight::{FlightServer, PullSettings, Running};
+pub use flight::{Echo, FlightServer, PullSettings, Running};
 pub use guard::{Caller, Guard, GuardLimits};
 pub use link::Link;
 pub use merge::{MergeClient, MergeServer};

@@ -5,6 +5,7 @@
 
 pub mod latency;
 pub mod planning;
+pub mod pull;
 mod resident;
 pub mod source;
 
@@ -236,7 +237,7 @@ async fn measure_batch(roles: &Embedded, directory: &Path, sources: &[Made], pla
     let mut ratio = Ratio::new("batch", "DataFusion reading, joining and writing the same parquet", 1.6);
     for run in 0..=plan.runs {
         let began = Instant::now();
-        let status = run_batch(roles, directory, sources, run).await?;
+        let status = run_batch(roles, directory, sources, &joined(), run).await?;
         let ours_took = began.elapsed().as_secs_f64();
         let out = directory.join(format!("plain{run}")).display().to_string();
         let began = Instant::now();
@@ -248,11 +249,17 @@ async fn measure_batch(roles: &Embedded, directory: &Path, sources: &[Made], pla
             ratio.add(ours_took, theirs_took);
         }
     }
-    ratio.resident_memory = resident::resident_peak(&pipeline(directory, sources, plan.runs + 1)?, directory).await?;
+    ratio.resident_memory =
+        resident::resident_peak(&pipeline(directory, sources, &joined(), plan.runs + 1)?, directory).await?;
     Ok(ratio)
 }
 
-fn pipeline(directory: &Path, sources: &[Made], run: usize) -> Result<Pipeline, BuildError> {
+/// The query over both sources.
+fn joined() -> String {
+    SQL.replace("{orders}", "<SRC:orders>").replace("{users}", "<SRC:users>")
+}
+
+fn pipeline(directory: &Path, sources: &[Made], sql: &str, run: usize) -> Result<Pipeline, BuildError> {
     let target = directory.join(format!("target{run}")).display().to_string();
     let described: Vec<_> = sources
         .iter()
@@ -261,7 +268,7 @@ fn pipeline(directory: &Path, sources: &[Made], run: usize) -> Result<Pipeline, 
     Ok(serde_json::from_value(serde_json::json!({
         "name": format!("bench{run}"),
         "source": described,
-        "transform": [{"sql": SQL.replace("{orders}", "<SRC:orders>").replace("{users}", "<SRC:users>")}],
+        "transform": [{"sql": sql}],
         "target": {"path": target, "table_name": "bench", "record_key": ["id"]},
     }))?)
 }
@@ -270,10 +277,11 @@ async fn run_batch(
     roles: &Embedded,
     directory: &Path,
     sources: &[Made],
+    sql: &str,
     run: usize,
 ) -> Result<BatchStatus, BuildError> {
     let request = RunRequest {
-        pipeline: pipeline(directory, sources, run)?,
+        pipeline: pipeline(directory, sources, sql, run)?,
         request: RequestId::new(format!("run{run}"))?,
         allow_empty: false,
         overrides: Vec::new(),

@@ -157,6 +157,9 @@ pub struct BenchArgs {
     /// With --latency: pipelines.
     #[arg(long, default_value_t = 50, requires = "latency")]
     pub pipelines: usize,
+    /// Measure pulling a batch alone, against a Flight service that sends the same rows back.
+    #[arg(long)]
+    pub pull: bool,
     /// Directory for the tables, which stay; a temporary one when absent.
     #[arg(long)]
     pub dir: Option<PathBuf>,

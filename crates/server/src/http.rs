@@ -71,3 +71,22 @@ pub(crate) fn routes(readiness: Readiness, metrics: Option<PrometheusHandle>) ->
         .route("/readyz", get(ready))
         .route("/metrics", get(render))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_addresses_of_a_role_one_that_serves_is_enough() {
+        let readiness = Readiness::default();
+        readiness.set_serving(true);
+        let down = |address: &str| Some(format!("{address}: gone"));
+        readiness.set_peer(Role::Timeline, "a", down("a"));
+        readiness.set_peer(Role::Timeline, "b", None);
+        assert_eq!(readiness.problems(), "");
+        readiness.set_peer(Role::Timeline, "b", down("b"));
+        assert_eq!(readiness.problems(), "the timeline role is down: a: gone\nthe timeline role is down: b: gone\n");
+        readiness.set_peer(Role::Timeline, "a", None);
+        assert_eq!(readiness.problems(), "");
+    }
+}

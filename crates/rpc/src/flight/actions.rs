@@ -17,7 +17,7 @@ use tonic::Status;
 use super::pulls::endpoint;
 use super::server::FlightServer;
 use super::sql::answer;
-use super::ticket::PullTicket;
+use super::ticket::{PullTicket, is_pull};
 use crate::fault::{malformed, unsupported};
 
 const CANCEL: &str = "CancelFlightInfo";
@@ -99,7 +99,11 @@ impl FlightServer {
         let ours = tickets.filter(|ticket| PullTicket::is(&ticket.ticket));
         let pulls: Result<BTreeSet<String>, Status> =
             ours.map(|ticket| PullTicket::decode(&ticket.ticket).map(|ticket| ticket.pull)).collect();
-        let pulls = pulls?;
+        let mut pulls = pulls?;
+        if pulls.is_empty() {
+            // Tickets that are sealed on their way to a client are not read here; the info has the name as well.
+            pulls.extend(std::str::from_utf8(&info.app_metadata).ok().filter(|name| is_pull(name)).map(str::to_string));
+        }
         if pulls.is_empty() {
             return Ok(CancelStatus::NotCancellable);
         }

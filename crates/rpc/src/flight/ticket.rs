@@ -123,6 +123,11 @@ pub(crate) fn new_pull(entropy: &dyn Entropy) -> String {
     format!("{:032x}", entropy.next_u128())
 }
 
+/// Whether a text could be such a name.
+pub(crate) fn is_pull(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 fn read(ticket: proto::Ticket) -> Result<PullTicket, Malformed> {
     let rows = match required(ticket.rows, "rows")? {
         proto::ticket::Rows::Part(part) => TicketRows::Part {

@@ -42,7 +42,11 @@ pub async fn bench(args: BenchArgs, stores: Arc<dyn Stores>) -> Result<u8, Faile
     }
     let parallelism = std::thread::available_parallelism().map_or(2, usize::from);
     let plan = Plan { rows: args.rows, runs: args.runs, parallelism };
-    let measured = bench::run(&roles, &directory, &plan).await.map_err(|e| fail(e.to_string()));
+    let measured = match args.pull {
+        true => bench::pull::run(&roles, &directory, &plan).await.map(|ratio| vec![ratio]),
+        false => bench::run(&roles, &directory, &plan).await,
+    };
+    let measured = measured.map_err(|e| fail(e.to_string()));
     finish(&args, &directory, measured)
 }
 
