@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tributary_api::coordinator::Error;
-use tributary_hudi::target::{LockKind, TableLock, acquire_lock, acquire_shared_lock, shared_lock_file};
+use tributary_hudi::target::{
+    LockHolder, LockKind, TableLock, acquire_lock, acquire_shared_lock, lock_holder,
+};
 use tributary_types::pipeline::{Span, Writers};
 
 use super::Batch;
@@ -97,7 +99,7 @@ impl Batch<'_> {
         let within = self.inner.settings.stop_within;
         match self.ask(Which::Table, within).await? {
             Some(lock) => Ok(Some(lock)),
-            None => Err(self.held_elsewhere(Which::Table, within)),
+            None => Err(self.held_elsewhere(Which::Table, within).await),
         }
     }
 
@@ -105,16 +107,44 @@ impl Batch<'_> {
     /// any more would keep others out until it lapses.
     async fn take_lock(&self, which: Which, limit: Duration) -> Result<TableLock, Error> {
         let mut waited = Duration::ZERO;
+        let mut say_after = self.inner.settings.lock_said_after;
         loop {
-            self.go_on()?;
+            if let Err(ended) = self.go_on() {
+                return Err(self.ended_while_waiting(ended, which, waited).await);
+            }
+            if waited >= say_after {
+                let (holder, waited_s) = (self.holder(which).await, waited.as_secs());
+                tracing::warn!(waited_s, holder = %holder, file = holder.file, "waiting for the target's lock");
+                // Less often the longer it takes.
+                say_after = waited.saturating_mul(2);
+            }
             let wait = LOCK_WAIT.min(limit - waited);
             if let Some(lock) = self.ask(which, wait).await? {
                 return Ok(lock);
             }
             waited += wait;
             if waited >= limit {
-                return Err(self.held_elsewhere(which, limit));
+                return Err(self.held_elsewhere(which, limit).await);
             }
+        }
+    }
+
+    async fn holder(&self, which: Which) -> LockHolder {
+        lock_holder(&self.storage, which == Which::Table, self.inner.clock.now_millis()).await
+    }
+
+    /// The end of a batch that waited for a lock, which then is what its time went into.
+    async fn ended_while_waiting(&self, ended: Error, which: Which, waited: Duration) -> Error {
+        match ended {
+            Error::Timeout { limit, .. } if !waited.is_zero() => {
+                let waiting = format!(
+                    ", since it waited for the target's lock, {} (if its holder died, remove that file once no writer \
+                     runs)",
+                    self.holder(which).await
+                );
+                Error::Timeout { limit, waiting }
+            }
+            other => other,
         }
     }
 
@@ -127,12 +157,12 @@ impl Batch<'_> {
         lock.map_err(|e| target_error(self.storage.url(), "taking the target's lock", e))
     }
 
-    fn held_elsewhere(&self, which: Which, limit: Duration) -> Error {
-        let (limit, file) = (Span(limit), shared_lock_file(&self.storage));
+    async fn held_elsewhere(&self, which: Which, limit: Duration) -> Error {
+        let (limit, holder) = (Span(limit), self.holder(which).await);
         let what = match which {
-            Which::Turn => format!("another batch held the target's lock for {limit}"),
+            Which::Turn => format!("another batch held the target's lock for {limit}: {holder}"),
             Which::Table => format!(
-                "another writer held the target's lock, `{file}`, for {limit}; a writer that died may have left it: once \
+                "another writer held the target's lock for {limit}: {holder}; a writer that died may have left it: once \
                  none runs, remove that file"
             ),
         };

@@ -163,7 +163,7 @@ role_error! { coordinator::Error, "coordinator":
     "WRITER_CONFLICT" => WriterConflict { url, instant, action, what }
     "COMMIT_UNKNOWN" => Unknown { url, instant; source }
     "BATCH_GONE" => Gone { name, what }
-    "TIMEOUT" => Timeout { limit }
+    "TIMEOUT" => Timeout { limit, waiting }
     "STORE_UNAVAILABLE" => Store { url, doing; source }
     "ROLE_UNREACHABLE" => Unreachable { doing; source }
     , passes Timeline(timeline::Error) by |fault| Some(timeline::Error::from_fault(fault, Call::Repeatable))

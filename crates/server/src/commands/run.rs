@@ -125,6 +125,16 @@ fn after_batch(outcome: Outcome, retry: Option<Retry>) -> Next {
     }
 }
 
+/// What is said of a pipeline that is stuck: one without news says nothing.
+fn not_committed(ended: &BatchStatus, failures: u32, pause: Duration) -> String {
+    let reason = ended.error.as_ref().map_or("no reason", |failure| failure.reason.as_str());
+    let seconds = pause.as_secs();
+    match failures {
+        0 | 1 => format!("{}: not committed [{reason}]; another batch in {seconds} s", ended.pipeline),
+        more => format!("{}: {more} batches in a row not committed, now [{reason}]; another in {seconds} s", ended.pipeline),
+    }
+}
+
 /// What follows an attempt to run a batch that was not followed to its end.
 fn after_broken(broken: &Broken) -> Next {
     match broken {
@@ -198,6 +208,9 @@ impl Runner<'_> {
                 }
                 (Err(broken), _) => {
                     bars::say(&format!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs()));
+                }
+                (Ok(ended), _) if next == Next::BackOff => {
+                    bars::say(&not_committed(&ended, failures, pause));
                 }
                 (Ok(_), _) => {}
             }

@@ -11,7 +11,7 @@ use uuid::{Builder, Variant, Version};
 
 use super::dataset::Dataset;
 
-const PRODUCER: &str = concat!("https://tributary.invalid/tributary/", env!("CARGO_PKG_VERSION"));
+const PRODUCER: &str = concat!("urn:x-tributary:", env!("CARGO_PKG_VERSION"));
 const EVENT_SCHEMA: &str = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent";
 
 /// When in its life a batch is told of.
@@ -134,13 +134,13 @@ fn run_facets(status: &BatchStatus) -> Value {
 fn job_facets(pipeline: &Pipeline) -> Value {
     let mut facets = json!({
         "jobType": facet(
-            "2-0-3/JobTypeJobFacet",
+            "2-0-4/JobTypeJobFacet",
             json!({"processingType": "BATCH", "integration": "TRIBUTARY", "jobType": "PIPELINE"}),
         ),
     });
     let steps: Vec<&str> = pipeline.transforms.iter().filter_map(|Transform { sql, .. }| sql.as_deref()).collect();
     if !steps.is_empty() {
-        facets["sql"] = facet("1-0-1/SQLJobFacet", json!({"query": steps.join(";\n")}));
+        facets["sql"] = facet("1-1-0/SQLJobFacet", json!({"query": steps.join(";\n")}));
     }
     facets
 }
@@ -218,7 +218,7 @@ fn dataset_facets(dataset: &Dataset, schema: Option<&SchemaRef>) -> Value {
         "dataSource": facet("1-0-1/DatasourceDatasetFacet", json!({"name": dataset.namespace, "uri": uri})),
     });
     if let Some(schema) = schema {
-        facets["schema"] = facet("1-1-1/SchemaDatasetFacet", json!({"fields": fields(schema.fields())}));
+        facets["schema"] = facet("1-2-0/SchemaDatasetFacet", json!({"fields": fields(schema.fields())}));
     }
     facets
 }
