@@ -37,6 +37,7 @@ mod shared_store;
 mod shared_writers;
 mod source_reports;
 mod source_sets;
+mod stopping;
 mod support;
 mod traces;
 mod unreachable;
