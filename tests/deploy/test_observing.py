@@ -16,6 +16,7 @@ import grpc
 import openlineage.client.generated as generated
 from google.protobuf.unknown_fields import UnknownFieldSet
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+from openlineage.client.generated.column_lineage_dataset import Fields, InputField, Transformation
 from openlineage.client.generated.schema_dataset import SchemaDatasetFacetFields
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from server import Lake, Server, command_line
@@ -55,6 +56,11 @@ def check_facets(facets):
         kind(**facet)
         if name == "schema":
             check_fields(facet["fields"])
+        if name == "columnLineage":
+            for made_of in facet["fields"].values():
+                for origin in Fields(**made_of).inputFields:
+                    for how in InputField(**origin).transformations:
+                        Transformation(**how)
 
 
 def check_event(event):
@@ -162,6 +168,8 @@ class Observing(unittest.TestCase):
         output = committed["outputs"][0]
         self.assertGreater(output["outputFacets"]["outputStatistics"]["rowCount"], 0)
         self.assertIn("order_id", [field["name"] for field in output["facets"]["schema"]["fields"]])
+        made_of = output["facets"]["columnLineage"]["fields"]
+        self.assertEqual("order_id", made_of["order_id"]["inputFields"][0]["field"])
         self.assertGreater(committed["inputs"][0]["inputFacets"]["inputStatistics"]["rowCount"], 0)
         self.assertIn("nothing", failed["run"]["facets"]["errorMessage"]["message"])
         self.assertEqual({}, idle["outputs"][0]["outputFacets"])

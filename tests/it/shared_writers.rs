@@ -604,7 +604,8 @@ async fn a_batch_that_waits_for_the_lock_of_a_dead_writer_says_for_which_and_its
     let mut job = serde_json::to_value(&job).unwrap();
     job["limits"] = json!({"timeout": "5s"});
     std::fs::write(&file, toml_of(&job)).unwrap();
-    let ended = tokio::task::spawn_blocking(move || crate::process::tributary(&["run", "--pipeline", &file])).await.unwrap();
+    let ended =
+        tokio::task::spawn_blocking(move || crate::process::tributary(&["run", "--pipeline", &file])).await.unwrap();
     assert_eq!(ended.code, 1, "{}{}", ended.stdout, ended.stderr);
     for said in ["waiting for the target's lock", ".hoodie/lock", "spark-main", "s ago"] {
         assert!(ended.stderr.contains(said), "`{said}` in {}", ended.stderr);

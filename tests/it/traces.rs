@@ -35,8 +35,7 @@ fn apart(collector: &Collector, data: &str) -> Vec<Process> {
     let timeline = start(&["--roles", "timeline"]);
     let writer = start(&["--roles", "writer"]);
     let checkpoint = start(&["--roles", "checkpoint", "--data-dir", data]);
-    let merge =
-        start(&["--roles", "merge", "--timeline-address", &timeline.url, "--writer-address", &writer.url]);
+    let merge = start(&["--roles", "merge", "--timeline-address", &timeline.url, "--writer-address", &writer.url]);
     let coordinator = start(&[
         "--roles",
         "coordinator",
@@ -118,9 +117,9 @@ async fn a_batch_of_five_processes_is_one_trace_below_that_of_its_caller() {
         ("merge", "tributary.merge.v1.MergeService/Run", "merge"),
         ("write", "arrow.flight.protocol.FlightService/DoPut", "merge"),
     ] {
-        let found = trace.values().any(|span| {
-            span.name == work && above(span) == call && above(trace[span.parent.as_str()]) == stage
-        });
+        let found = trace
+            .values()
+            .any(|span| span.name == work && above(span) == call && above(trace[span.parent.as_str()]) == stage);
         assert!(found, "{work} below {call} below {stage}");
     }
     let read = named("read");
@@ -144,7 +143,8 @@ async fn a_collector_that_is_away_costs_a_batch_nothing_and_what_is_lost_is_coun
     assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
     loop {
         let metrics = probe(&http, "/metrics");
-        let lost = metrics.lines().find_map(|l| l.strip_prefix("tributary_traces_dropped_spans_total{why=\"collector\"} "));
+        let lost =
+            metrics.lines().find_map(|l| l.strip_prefix("tributary_traces_dropped_spans_total{why=\"collector\"} "));
         if lost.is_some_and(|lost| lost != "0") {
             break;
         }
@@ -195,7 +195,8 @@ impl Logging {
         command.env("TRIBUTARY_LOG", "tributary=info").stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let url = lines.into_iter().find_map(|line| line.strip_prefix("listening on ").map(|at| format!("http://{at}")));
+        let url =
+            lines.into_iter().find_map(|line| line.strip_prefix("listening on ").map(|at| format!("http://{at}")));
         Logging { child, url: url.unwrap() }
     }
 
@@ -226,7 +227,8 @@ fn a_line_of_another_process_says_which_batch_and_source_it_is_about() {
                 [source.csv]\nheader = true\n[target]\npath = \"out\"\ntable_name = \"out\"\nrecord_key = [\"id\"]\n";
     std::fs::write(&file, text).unwrap();
     let sources = Logging::start(&["--roles", "sources"]);
-    let server = Process::start(&["--roles", "timeline,checkpoint,merge,writer,coordinator", "--sources-address", &sources.url]);
+    let server =
+        Process::start(&["--roles", "timeline,checkpoint,merge,writer,coordinator", "--sources-address", &sources.url]);
     let mut run = command(&["run", "--server", &server.url, "--pipeline", &file, "--request-id", "r1"]);
     run.env("TRACEPARENT", CALLER);
     let run = ended(run);

@@ -57,7 +57,10 @@ pub const HELP: [(&str, &str); 16] = [
     (READ_BACKS, "Completing requests whose answer was lost, by what was found when the target was read back"),
     (WRITER_CONFLICTS, "Batches that met another writer of their target, by pipeline and by what both meet on"),
     (TURNS, "Batches that kept other writers of a shared target out from beginning to end, by pipeline"),
-    (LAST_SUCCESS, "When a batch last committed or found nothing new, seconds since the epoch; 0: none did in this process"),
+    (
+        LAST_SUCCESS,
+        "When a batch last committed or found nothing new, seconds since the epoch; 0: none did in this process",
+    ),
     (LAST_COMMIT, "When a batch last committed, seconds since the epoch; 0: none did in this process"),
     (FAILURES, "Batches in a row that neither committed nor found nothing new, cancelled ones not counted"),
     (SERVICE_RUNS, "Runs of table services that did something or failed, by service and outcome"),

@@ -2,13 +2,12 @@
 //! The coordinator role itself: requests, running batches, and what is known of finished ones.
 
 use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tracing::Instrument as _;
-use tributary_api::{BatchObserver, Stop};
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::checkpoint::{BatchRecord, Checkpoints};
 use tributary_api::coordinator::{
@@ -16,6 +15,7 @@ use tributary_api::coordinator::{
 };
 use tributary_api::merge::{Merge, MergeLimits};
 use tributary_api::timeline::Timeline;
+use tributary_api::{BatchObserver, Stop};
 use tributary_hudi::target::LockOwner;
 use tributary_hudi::{Storage, Stores, TableConfig};
 use tributary_types::pipeline::Pipeline;

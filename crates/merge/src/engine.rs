@@ -2,6 +2,7 @@
 //! One engine per attempt of a batch: its relations, its views, its memory and its temporary files, and nothing that
 //! outlives it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +22,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::ast::Query;
 use datafusion_spark::planner::SparkFunctionPlanner;
 use tokio::runtime::Handle;
-use tributary_api::merge::{Error, MergeLimits, Step};
+use tributary_api::merge::{ColumnOrigins, Error, MergeLimits, Step};
 use tributary_api::timeline::{Relation, Timeline};
 use tributary_types::SourceName;
 
@@ -31,6 +32,7 @@ use crate::error::{from_planning, internal, sql_error};
 use crate::functions::Functions;
 use crate::joins::Joins;
 use crate::memory::{MERGE_FAN_IN, QueryPool};
+use crate::origins::{Origins, origins};
 use crate::output;
 use crate::placeholders::{RESULT, Reference, bind_result};
 use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
@@ -107,6 +109,8 @@ pub(crate) struct Attempt {
     physical: Arc<dyn ExecutionPlan>,
     state: SessionState,
     rows_read: Vec<Arc<AtomicU64>>,
+    /// What each column of the result is made of.
+    origins: Vec<ColumnOrigins>,
 }
 
 impl Engine {
@@ -142,6 +146,7 @@ impl Engine {
         }
         let (normalised, schema) = output::normalise(planned)?;
         let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
+        let origins = self.origins(job, &logical);
         let physical = state
             .query_planner()
             .create_physical_plan(&logical, &state)
@@ -149,7 +154,18 @@ impl Engine {
             .map_err(|error| from_planning(&error))?;
         let reservation = sort_reservation(pool.share(), count_sorts(&physical));
         state.config_mut().options_mut().execution.sort_spill_reservation_bytes = reservation;
-        Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read })
+        Ok(Attempt { schema, pool, joins, logical, physical, state, rows_read, origins })
+    }
+
+    fn origins(&self, job: &Job, logical: &LogicalPlan) -> Vec<ColumnOrigins> {
+        let relations: HashMap<&str, usize> =
+            job.relations.iter().map(|named| (named.reference.table.as_str(), named.reference.source)).collect();
+        let found = origins(logical, &|table| relations.get(table).copied());
+        let named = |origins: Origins| ColumnOrigins {
+            copied: origins.copied,
+            columns: origins.columns.into_iter().map(|(at, column)| (job.sources[at].0.clone(), column)).collect(),
+        };
+        found.into_iter().map(named).collect()
     }
 
     /// Plans the query of a script over `tables`, to which its views are added.
@@ -234,6 +250,11 @@ impl Engine {
 }
 
 impl Attempt {
+    /// What each column of the result is made of.
+    pub(crate) fn origins(&self) -> Vec<ColumnOrigins> {
+        self.origins.clone()
+    }
+
     /// Starts the query. Dropping the stream stops it.
     pub(crate) fn start(&self) -> Result<SendableRecordBatchStream, DataFusionError> {
         execute_stream(Arc::clone(&self.physical), self.state.task_ctx())

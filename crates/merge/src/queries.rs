@@ -11,8 +11,8 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use futures::StreamExt;
-use tracing::Instrument as _;
 use tokio::runtime::{Builder, Runtime};
+use tracing::Instrument as _;
 
 use crate::engine::Attempt;
 

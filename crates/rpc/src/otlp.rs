@@ -71,7 +71,9 @@ impl Collector {
                 let refused = answer.into_inner().partial_success.map_or(0, |partial| partial.rejected_spans);
                 Ok(u64::try_from(refused).unwrap_or(0))
             }
-            Err(status) => Err(ExportError { message: tributary_types::with_causes(&status), again: is_again(&status) }),
+            Err(status) => {
+                Err(ExportError { message: tributary_types::with_causes(&status), again: is_again(&status) })
+            }
         }
     }
 }
@@ -116,10 +118,10 @@ fn span_to_proto(span: &FinishedSpan) -> proto::Span {
         name: event.name.clone(),
         attributes: attributes(&event.attributes),
     });
-    let status = span.error.as_ref().map(|error| proto::Status {
-        message: error.clone(),
-        code: proto::status::StatusCode::Error.into(),
-    });
+    let status = span
+        .error
+        .as_ref()
+        .map(|error| proto::Status { message: error.clone(), code: proto::status::StatusCode::Error.into() });
     proto::Span {
         trace_id: span.context.trace.to_bytes().to_vec(),
         span_id: span.context.span.to_bytes().to_vec(),

@@ -207,7 +207,12 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "the message keeps its own line break, fields have none: {text}");
         assert!(lines[0].contains(" WARN tributary_trace::lines::tests: a \"bad\""), "{text}");
-        assert!(lines[1].ends_with("record file=\"a b.csv\" rows=4 source=orders pipeline=p batch=p/r instant=20250101000000001"), "{text}");
+        assert!(
+            lines[1].ends_with(
+                "record file=\"a b.csv\" rows=4 source=orders pipeline=p batch=p/r instant=20250101000000001"
+            ),
+            "{text}"
+        );
         assert!(lines[2].ends_with("outside"), "{text}");
     }
 }

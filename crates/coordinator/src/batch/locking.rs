@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tributary_api::coordinator::Error;
-use tributary_hudi::target::{
-    LockHolder, LockKind, TableLock, acquire_lock, acquire_shared_lock, lock_holder,
-};
+use tributary_hudi::target::{LockHolder, LockKind, TableLock, acquire_lock, acquire_shared_lock, lock_holder};
 use tributary_types::pipeline::{Span, Writers};
 
 use super::Batch;

@@ -2,6 +2,7 @@
 
 mod chains;
 mod limits;
+mod origins;
 mod planning;
 mod reading;
 mod sandbox;

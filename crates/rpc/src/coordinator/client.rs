@@ -110,7 +110,8 @@ impl Coordinator for CoordinatorClient {
                 page_size: (limit - found.len()).min(PAGE) as i32,
                 page_token,
             };
-            let page = self.calls.clone().list_batches(traced(request)).await.map_err(self.remote.failed(DOING))?.into_inner();
+            let page =
+                self.calls.clone().list_batches(traced(request)).await.map_err(self.remote.failed(DOING))?.into_inner();
             for batch in page.batches {
                 found.push(batch_from_proto(batch).map_err(self.remote.unreadable(DOING))?);
             }

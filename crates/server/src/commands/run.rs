@@ -58,9 +58,11 @@ pub async fn run(args: RunArgs, stores: Arc<dyn Stores>) -> Result<u8, Failed> {
     };
     let ended = match args.continuous {
         true => runner.continuous(stop_signal()).await,
-        false => runner.one_batch().await.map_err(Broken::into_failed).map(|ended| {
-            ended.outcome.unwrap_or(Outcome::Failed).exit_code()
-        }),
+        false => runner
+            .one_batch()
+            .await
+            .map_err(Broken::into_failed)
+            .map(|ended| ended.outcome.unwrap_or(Outcome::Failed).exit_code()),
     };
     if let Some(lineage) = lineage {
         lineage.finish().await;
@@ -131,7 +133,9 @@ fn not_committed(ended: &BatchStatus, failures: u32, pause: Duration) -> String 
     let seconds = pause.as_secs();
     match failures {
         0 | 1 => format!("{}: not committed [{reason}]; another batch in {seconds} s", ended.pipeline),
-        more => format!("{}: {more} batches in a row not committed, now [{reason}]; another in {seconds} s", ended.pipeline),
+        more => {
+            format!("{}: {more} batches in a row not committed, now [{reason}]; another in {seconds} s", ended.pipeline)
+        }
     }
 }
 

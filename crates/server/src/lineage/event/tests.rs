@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use tributary_api::coordinator::{Failure, Written};
+use tributary_api::merge::ColumnOrigins;
 use tributary_api::timeline::WindowReport;
 use tributary_types::{Code, RequestId, Retry, SourceName, Stage, Window};
 
@@ -48,7 +49,15 @@ fn schemas() -> Schemas {
     let inner = Fields::from(vec![Field::new("city", DataType::Utf8, true)]);
     let columns = vec![Field::new("id", DataType::Int64, false), Field::new("address", DataType::Struct(inner), true)];
     let schema = Arc::new(Schema::new(columns));
-    Schemas { sources: vec![(SourceName::new("orders").unwrap(), Some(Arc::clone(&schema)))], target: schema }
+    let orders = SourceName::new("orders").unwrap();
+    let copied = ColumnOrigins { copied: true, columns: vec![(orders.clone(), "id".to_string())] };
+    let made = ColumnOrigins {
+        copied: false,
+        columns: vec![(orders.clone(), "city".to_string()), (SourceName::new("users").unwrap(), "town".to_string())],
+    };
+    let origins = [("id", copied), ("address", made), ("n", ColumnOrigins::default())];
+    let origins = origins.into_iter().map(|(name, origins)| (name.to_string(), origins)).collect();
+    Schemas { sources: vec![(orders, Some(Arc::clone(&schema)))], target: schema, origins }
 }
 
 fn made(moment: Moment, status: &BatchStatus) -> Value {
@@ -77,7 +86,10 @@ fn an_event_says_which_run_of_which_pipeline_read_what_and_wrote_what() {
     assert_eq!((&columns[0]["name"], &columns[0]["type"]), (&"id".into(), &"Int64".into()));
     assert_eq!(columns[1]["fields"][0]["name"], "city");
     let statistics = &orders["inputFacets"]["inputStatistics"];
-    assert_eq!((&statistics["rowCount"], &statistics["size"], &statistics["fileCount"]), (&7.into(), &400.into(), &3.into()));
+    assert_eq!(
+        (&statistics["rowCount"], &statistics["size"], &statistics["fileCount"]),
+        (&7.into(), &400.into(), &3.into())
+    );
     assert_eq!(orders["inputFacets"]["tributary_window"]["end"], "completed:20250101000000009");
     let users = &event["inputs"][1];
     assert_eq!((&users["namespace"], &users["name"]), (&"file".into(), &"/lake/users".into()));
@@ -88,6 +100,19 @@ fn an_event_says_which_run_of_which_pipeline_read_what_and_wrote_what() {
     assert_eq!(output["facets"]["version"]["datasetVersion"], "20250101000000011");
     let statistics = &output["outputFacets"]["outputStatistics"];
     assert_eq!((&statistics["rowCount"], &statistics["size"]), (&5.into(), &99.into()));
+}
+
+#[test]
+fn a_column_names_the_columns_that_it_is_made_of() {
+    let event = made(Moment::Planned, &status(|_| {}));
+    let fields = &event["outputs"][0]["facets"]["columnLineage"]["fields"];
+    let id = &fields["id"]["inputFields"][0];
+    assert_eq!((&id["namespace"], &id["name"], &id["field"]), (&"s3://lake".into(), &"orders".into(), &"id".into()));
+    assert_eq!(id["transformations"][0]["subtype"], "IDENTITY");
+    let address = &fields["address"]["inputFields"];
+    assert_eq!((&address[1]["name"], &address[1]["field"]), (&"/lake/users".into(), &"town".into()));
+    assert_eq!(address[1]["transformations"][0]["subtype"], "TRANSFORMATION");
+    assert!(fields.get("n").is_none(), "nothing is known of it");
 }
 
 #[test]
