@@ -51,6 +51,7 @@ mod shell;
 mod source_kinds;
 mod source_reports;
 mod source_sets;
+mod stopping;
 mod stored;
 mod support;
 mod traces;

@@ -593,6 +593,45 @@ async fn a_lock_of_another_writer_is_waited_for_and_never_broken() {
     assert_goes_on(&lake, &job).await;
 }
 
+/// What a writer that died leaves, and a job over it in a process of its own that ends by its time limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_waits_for_the_lock_of_a_dead_writer_says_for_which_and_its_timeout_names_it() {
+    let (lake, job) = prepare(job).await;
+    upsert(&lake, &["k60"], 600).await;
+    let theirs = r#"{"lockCreateTime":"2025-01-01 00:00:00.000","lockThreadName":"spark-main"}"#;
+    std::fs::write(Path::new(&lake.path("out")).join(LOCK), theirs).unwrap();
+    let file = lake.path("job.toml");
+    let mut job = serde_json::to_value(&job).unwrap();
+    job["limits"] = json!({"timeout": "5s"});
+    std::fs::write(&file, toml_of(&job)).unwrap();
+    let ended =
+        tokio::task::spawn_blocking(move || crate::process::tributary(&["run", "--pipeline", &file])).await.unwrap();
+    assert_eq!(ended.code, 1, "{}{}", ended.stdout, ended.stderr);
+    for said in ["waiting for the target's lock", ".hoodie/lock", "spark-main", "s ago"] {
+        assert!(ended.stderr.contains(said), "`{said}` in {}", ended.stderr);
+    }
+    for said in ["[TIMEOUT]", "`.hoodie/lock`, held by `spark-main`", "remove that file"] {
+        assert!(ended.stdout.contains(said), "`{said}` in {}", ended.stdout);
+    }
+}
+
+/// A pipeline file of a pipeline in JSON: arrays and tables are written inline.
+fn toml_of(job: &Value) -> String {
+    fn inline(value: &Value) -> String {
+        match value {
+            Value::Object(fields) => {
+                let fields = fields.iter().filter(|(_, value)| !value.is_null());
+                let fields: Vec<String> = fields.map(|(name, value)| format!("{name} = {}", inline(value))).collect();
+                format!("{{{}}}", fields.join(", "))
+            }
+            Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
+            other => other.to_string(),
+        }
+    }
+    let fields = job.as_object().unwrap().iter().filter(|(_, value)| !value.is_null());
+    fields.map(|(name, value)| format!("{name} = {}\n", inline(value))).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn after_three_conflicts_a_batch_keeps_the_others_out() {
     let (lake, job) = prepare(job).await;

@@ -479,10 +479,12 @@ pub enum Error {
         what: String,
     },
     /// The time limit ran out.
-    #[error("the batch did not finish within {limit}; raise `limits.timeout`")]
+    #[error("the batch did not finish within {limit}{waiting}; raise `limits.timeout`")]
     Timeout {
         /// The limit.
         limit: String,
+        /// What it waited for by then, as the end of a clause. Empty: it did not wait.
+        waiting: String,
     },
     /// The store of the target failed.
     #[error("the store of `{url}` failed while {doing}; see that it can be reached and used, then run again")]

@@ -144,6 +144,17 @@ pub struct Checked {
     pub logical_plan: String,
     /// The physical plan, for people.
     pub physical_plan: String,
+    /// What each column of the result is made of, as far as the plan shows.
+    pub origins: Vec<ColumnOrigins>,
+}
+
+/// What a column of a result is made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ColumnOrigins {
+    /// Whether it is a column of a source as it is.
+    pub copied: bool,
+    /// Columns of sources that its values are made of. Empty: none, or not known.
+    pub columns: Vec<(SourceName, String)>,
 }
 
 /// One source with its pinned relations.

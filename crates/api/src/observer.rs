@@ -6,6 +6,7 @@ use tributary_types::SourceName;
 use tributary_types::pipeline::Pipeline;
 
 use crate::coordinator::BatchStatus;
+use crate::merge::ColumnOrigins;
 
 /// Told about every batch that runs, in order, from its own task. An implementer must neither wait nor fail, and says so
 /// to nobody: the batch goes on.
@@ -27,4 +28,6 @@ pub struct Schemas {
     pub sources: Vec<(SourceName, Option<SchemaRef>)>,
     /// Of the target after the batch.
     pub target: SchemaRef,
+    /// What columns of the query's result are made of, where it is known.
+    pub origins: Vec<(String, ColumnOrigins)>,
 }

@@ -86,7 +86,7 @@ impl Control {
         match phase {
             Phase::Open | Phase::Committing => None,
             Phase::Cancelled => Some(Error::Cancelled),
-            Phase::TimedOut => Some(Error::Timeout { limit: limit.to_string() }),
+            Phase::TimedOut => Some(Error::Timeout { limit: limit.to_string(), waiting: String::new() }),
             Phase::LockLost => Some(Error::Conflict {
                 url: self.url.clone(),
                 what: "another writer took the target's lock, or it could not be renewed, while rows were staged"
@@ -107,7 +107,7 @@ mod tests {
         assert!(control.cause("1h").is_none() && !stop.is_set());
         control.time_out();
         control.cancel();
-        assert!(matches!(control.cause("1h"), Some(Error::Timeout { limit }) if limit == "1h"));
+        assert!(matches!(control.cause("1h"), Some(Error::Timeout { limit, .. }) if limit == "1h"));
         assert!(stop.is_set());
         assert!(matches!(control.begin_commit("1h"), Err(Error::Timeout { .. })));
     }

@@ -36,6 +36,13 @@ pub const SERVICE_THINGS: &str = "tributary_service_items_total";
 /// Seconds a table service took, by `service`.
 pub const SERVICE_DURATION: &str = "tributary_service_duration_seconds";
 
+/// When a batch last ended well, by `pipeline`, seconds since the epoch.
+pub const LAST_SUCCESS: &str = "tributary_coordinator_last_success_timestamp_seconds";
+/// When a batch last committed, by `pipeline`, seconds since the epoch.
+pub const LAST_COMMIT: &str = "tributary_coordinator_last_commit_timestamp_seconds";
+/// Batches in a row that did not end well, by `pipeline`.
+pub const FAILURES: &str = "tributary_coordinator_failures_in_a_row";
+
 /// Values of the label `service`.
 pub(crate) const COMPACT: &str = "compact";
 pub(crate) const CLEAN: &str = "clean";
@@ -43,7 +50,7 @@ pub(crate) const COMPACT_METADATA: &str = "compact-metadata";
 pub(crate) const ARCHIVE: &str = "archive";
 
 /// Name and help text of every metric of this role.
-pub const HELP: [(&str, &str); 15] = [
+pub const HELP: [(&str, &str); 18] = [
     (BATCHES, "Batches that ended, by pipeline and outcome"),
     (DURATION, "Seconds a batch took, by pipeline"),
     (ROWS, "Rows that batches brought into targets, by pipeline"),
@@ -56,6 +63,12 @@ pub const HELP: [(&str, &str); 15] = [
     (READ_BACKS, "Completing requests whose answer was lost, by what was found when the target was read back"),
     (WRITER_CONFLICTS, "Batches that met another writer of their target, by pipeline and by what both meet on"),
     (TURNS, "Batches that kept other writers of a shared target out from beginning to end, by pipeline"),
+    (
+        LAST_SUCCESS,
+        "When a batch last committed or found nothing new, seconds since the epoch; 0: none did in this process",
+    ),
+    (LAST_COMMIT, "When a batch last committed, seconds since the epoch; 0: none did in this process"),
+    (FAILURES, "Batches in a row that neither committed nor found nothing new, cancelled ones not counted"),
     (SERVICE_RUNS, "Runs of table services that did something or failed, by service and outcome"),
     (SERVICE_THINGS, "Files cleaned, log files compacted, instants archived, by service"),
     (SERVICE_DURATION, "Seconds a table service took, by service"),
@@ -98,6 +111,9 @@ pub(crate) fn register_pipeline(pipeline: &str, refusing: Vec<(String, &'static 
         let labels = [("pipeline", pipeline.to_string()), ("source", source), ("reason", reason.to_string())];
         ::metrics::counter!(REFUSED_ROWS, &labels).increment(0);
     }
+    for gauge in [LAST_SUCCESS, LAST_COMMIT, FAILURES] {
+        ::metrics::gauge!(gauge, "pipeline" => pipeline.to_string()).set(0.0);
+    }
     record_overrides(pipeline, [0; 4]);
     for on in crate::conflict::On::LABELS {
         ::metrics::counter!(WRITER_CONFLICTS, "pipeline" => pipeline.to_string(), "on" => on).increment(0);
@@ -105,6 +121,23 @@ pub(crate) fn register_pipeline(pipeline: &str, refusing: Vec<(String, &'static 
     ::metrics::counter!(TURNS, "pipeline" => pipeline.to_string()).increment(0);
     for (why, _) in left_out(&Written::default()) {
         ::metrics::counter!(LEFT_OUT, "pipeline" => pipeline.to_string(), "why" => why).increment(0);
+    }
+}
+
+/// Tells a pipeline that has nothing to do from one that is stuck.
+pub(crate) fn record_end(pipeline: &str, outcome: Outcome, now_millis: i64) {
+    let gauge = |name: &'static str| ::metrics::gauge!(name, "pipeline" => pipeline.to_string());
+    let now = now_millis as f64 / 1000.0;
+    match outcome {
+        Outcome::Committed | Outcome::NoNewData => {
+            gauge(LAST_SUCCESS).set(now);
+            gauge(FAILURES).set(0.0);
+            if outcome == Outcome::Committed {
+                gauge(LAST_COMMIT).set(now);
+            }
+        }
+        Outcome::Cancelled => {}
+        Outcome::Rejected | Outcome::Conflict | Outcome::Failed | Outcome::Unknown => gauge(FAILURES).increment(1.0),
     }
 }
 

@@ -45,7 +45,9 @@ impl Opening {
     /// What a batch reads and what it makes.
     pub(crate) fn schemas(&self) -> Schemas {
         let sources = self.plans.sources.iter().map(|plan| (plan.source.clone(), plan.table.schema.clone()));
-        Schemas { sources: sources.collect(), target: Arc::clone(&self.schema) }
+        let columns = self.checked.schema.fields().iter().map(|field| field.name().clone());
+        let origins = columns.zip(self.checked.origins.iter().cloned()).collect();
+        Schemas { sources: sources.collect(), target: Arc::clone(&self.schema), origins }
     }
 }
 

@@ -266,6 +266,8 @@ impl Inner {
         let took_millis = (self.clock.now_millis() - ended.started_millis).max(0) as u64;
         close_span(&ended);
         publish(&ended, took_millis);
+        let outcome = ended.outcome.unwrap_or(Outcome::Failed);
+        metrics::record_end(ended.pipeline.as_str(), outcome, self.clock.now_millis());
         setting::count(&request, &ended);
         if let Some(observer) = self.observer() {
             observer.ended(&request.pipeline, &ended);

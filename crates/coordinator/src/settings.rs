@@ -19,6 +19,8 @@ pub struct Settings {
     pub leases: LeaseSettings,
     /// How long a batch of a shared target waits for the lock that every writer takes, each time it needs it.
     pub lock_within: Duration,
+    /// After how long a batch that waits for a lock says so, and again each time as long once more.
+    pub lock_said_after: Duration,
     /// How long a request of a completing commit may take. A commit is begun or repeated only while the target's lock
     /// certainly holds for longer than this.
     pub commit_request: Duration,
@@ -56,6 +58,7 @@ impl Default for Settings {
             heartbeat_valid: Duration::from_secs(120),
             leases: LeaseSettings::default(),
             lock_within: Duration::from_secs(300),
+            lock_said_after: Duration::from_secs(3),
             commit_request: Duration::from_secs(45),
             commit_tries: 5,
             commit_pause: Duration::from_millis(500),

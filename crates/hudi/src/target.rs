@@ -11,6 +11,7 @@ mod clean_records;
 mod compact;
 mod compaction;
 mod create;
+mod holder;
 mod lease;
 mod lock;
 mod lock_file;
@@ -28,8 +29,9 @@ pub use clean_mark::CleanMark;
 pub use compact::{Compacted, compact_metadata, deltas_since_compaction, metadata_timeline, undo_compactions};
 pub use compaction::{Compaction, begin_compaction, delta_commits_since_compaction, find_compactable};
 pub use create::{NewTable, create_table, replace_untouched};
+pub use holder::{LockHolder, lock_holder};
 pub use lease::LeaseSettings;
-pub use lock::{LockKind, LockOwner, TableLock, acquire_lock, acquire_shared_lock, shared_lock_file};
+pub use lock::{LockKind, LockOwner, TableLock, acquire_lock, acquire_shared_lock};
 pub use markers::{
     Marker, MarkerKind, delete_markers, list_markers, marked_instants, write_marker, write_partition_metafile,
 };

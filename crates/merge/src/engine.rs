@@ -2,6 +2,7 @@
 //! One engine per attempt of a batch: its relations, its views, its memory and its temporary files, and nothing that
 //! outlives it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
@@ -21,7 +22,7 @@ use datafusion::sql::sqlparser::ast::Query;
 use datafusion_spark::planner::SparkFunctionPlanner;
 use tokio::runtime::Handle;
 use tributary_api::ReadCounter;
-use tributary_api::merge::{Error, MergeLimits, Step};
+use tributary_api::merge::{ColumnOrigins, Error, MergeLimits, Step};
 use tributary_api::refused::{RefusedRows, refused_schema};
 use tributary_api::timeline::{Relation, Timeline};
 use tributary_api::transform::Transforms;
@@ -35,6 +36,7 @@ use crate::error::{from_planning, internal, sql_error};
 use crate::functions::Functions;
 use crate::joins::Joins;
 use crate::memory::{MERGE_FAN_IN, QueryPool};
+use crate::origins::{Origins, origins};
 use crate::output;
 use crate::placeholders::{RESULT, Reference, bind_result};
 use crate::planner::{SparkDivision, Tables, ZONE, plan_query};
@@ -119,6 +121,8 @@ pub(crate) struct Attempt {
     physical: Arc<dyn ExecutionPlan>,
     state: SessionState,
     reads: Vec<Arc<ReadCounter>>,
+    /// What each column of the result is made of.
+    origins: Vec<ColumnOrigins>,
 }
 
 impl Engine {
@@ -151,6 +155,7 @@ impl Engine {
             Some(_) => output::show(planned)?,
         };
         let logical = state.optimize(&normalised).map_err(|error| from_planning(&error))?;
+        let origins = self.origins(job, &logical);
         let physical = state
             .query_planner()
             .create_physical_plan(&logical, &state)
@@ -158,7 +163,7 @@ impl Engine {
             .map_err(|error| from_planning(&error))?;
         let reservation = sort_reservation(pool.share(), count_sorts(&physical));
         state.config_mut().options_mut().execution.sort_spill_reservation_bytes = reservation;
-        Ok(Attempt { schema, pool, joins, logical, physical, state, reads })
+        Ok(Attempt { schema, pool, joins, logical, physical, state, reads, origins })
     }
 
     /// Plans the SQL and every step after it.
@@ -255,6 +260,17 @@ impl Engine {
         refused::plan(rows, result, scans)
     }
 
+    fn origins(&self, job: &Job, logical: &LogicalPlan) -> Vec<ColumnOrigins> {
+        let relations: HashMap<&str, usize> =
+            job.relations.iter().map(|named| (named.reference.table.as_str(), named.reference.source)).collect();
+        let found = origins(logical, &|table| relations.get(table).copied());
+        let named = |origins: Origins| ColumnOrigins {
+            copied: origins.copied,
+            columns: origins.columns.into_iter().map(|(at, column)| (job.sources[at].0.clone(), column)).collect(),
+        };
+        found.into_iter().map(named).collect()
+    }
+
     /// Plans the query of a script over `tables`, to which its views are added.
     fn plan_script(&self, state: &SessionState, tables: &mut Tables, script: &Script) -> Result<LogicalPlan, Error> {
         let relations: Vec<String> = tables.keys().cloned().collect();
@@ -344,6 +360,11 @@ impl Engine {
 }
 
 impl Attempt {
+    /// What each column of the result is made of.
+    pub(crate) fn origins(&self) -> Vec<ColumnOrigins> {
+        self.origins.clone()
+    }
+
     /// Starts the query. Dropping the stream stops it.
     pub(crate) fn start(&self) -> Result<SendableRecordBatchStream, DataFusionError> {
         execute_stream(Arc::clone(&self.physical), self.state.task_ctx())

@@ -27,6 +27,7 @@ mod handover;
 mod joins;
 mod memory;
 pub mod metrics;
+mod origins;
 mod output;
 mod placeholders;
 mod planner;

@@ -217,7 +217,8 @@ impl Merge for Service {
         };
         let attempt = self.engine.plan(&Arc::new(job), Joins::Hash).await?;
         let (logical_plan, physical_plan) = attempt.describe();
-        Ok(Checked { schema: attempt.schema, logical_plan, physical_plan })
+        let origins = attempt.origins();
+        Ok(Checked { schema: attempt.schema, logical_plan, physical_plan, origins })
     }
 
     #[tracing::instrument(name = "merge", skip_all, fields(role = "merge", instant = %request.stage.instant))]

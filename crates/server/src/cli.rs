@@ -309,7 +309,7 @@ pub struct ServeArgs {
     #[arg(long, env = "TRIBUTARY_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
     /// Time that running batches have to finish when the server is told to stop; those that have not are cancelled.
-    #[arg(long, default_value = "30s", value_parser = parse_span)]
+    #[arg(long, visible_alias = "shutdown-timeout", default_value = "30s", value_parser = parse_span)]
     pub drain: Span,
     /// Batches that run at once; further ones wait, and pipelines take turns.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]

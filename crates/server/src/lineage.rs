@@ -35,7 +35,10 @@ const DROPPED: &str = "tributary_lineage_dropped_events_total";
 /// Name and help text of each metric.
 pub(crate) const HELP: [(&str, &str); 2] = [
     (SENT, "Events of lineage that were delivered"),
-    (DROPPED, "Events of lineage that were not delivered, by why: no room in the queue, or the receiver did not take them"),
+    (
+        DROPPED,
+        "Events of lineage that were not delivered, by why: no room in the queue, or the receiver did not take them",
+    ),
 ];
 const QUEUE: &str = "queue";
 const RECEIVER: &str = "receiver";

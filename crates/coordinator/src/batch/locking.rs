@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tributary_api::coordinator::Error;
 use tributary_hudi::Storage;
-use tributary_hudi::target::{LockKind, TableLock, acquire_lock, acquire_shared_lock, shared_lock_file};
+use tributary_hudi::target::{LockHolder, LockKind, TableLock, acquire_lock, acquire_shared_lock, lock_holder};
 use tributary_types::pipeline::{Span, Writers};
 
 use super::Batch;
@@ -114,7 +114,7 @@ impl Batch<'_> {
         let within = self.inner.settings.stop_within;
         match self.ask(&self.storage, Which::Table, within).await? {
             Some(lock) => Ok(Some(lock)),
-            None => Err(held_elsewhere(&self.storage, Which::Table, within)),
+            None => Err(self.held_elsewhere(&self.storage, Which::Table, within).await),
         }
     }
 
@@ -122,16 +122,44 @@ impl Batch<'_> {
     /// any more would keep others out until it lapses.
     async fn take_lock(&self, storage: &Storage, which: Which, limit: Duration) -> Result<TableLock, Error> {
         let mut waited = Duration::ZERO;
+        let mut say_after = self.inner.settings.lock_said_after;
         loop {
-            self.go_on()?;
+            if let Err(ended) = self.go_on() {
+                return Err(self.ended_while_waiting(storage, ended, which, waited).await);
+            }
+            if waited >= say_after {
+                let (holder, waited_s) = (self.holder(storage, which).await, waited.as_secs());
+                tracing::warn!(waited_s, holder = %holder, file = holder.file, "waiting for the target's lock");
+                // Less often the longer it takes.
+                say_after = waited.saturating_mul(2);
+            }
             let wait = LOCK_WAIT.min(limit - waited);
             if let Some(lock) = self.ask(storage, which, wait).await? {
                 return Ok(lock);
             }
             waited += wait;
             if waited >= limit {
-                return Err(held_elsewhere(storage, which, limit));
+                return Err(self.held_elsewhere(storage, which, limit).await);
             }
+        }
+    }
+
+    async fn holder(&self, storage: &Storage, which: Which) -> LockHolder {
+        lock_holder(storage, which == Which::Table, self.inner.clock.now_millis()).await
+    }
+
+    /// The end of a batch that waited for a lock, which then is what its time went into.
+    async fn ended_while_waiting(&self, storage: &Storage, ended: Error, which: Which, waited: Duration) -> Error {
+        match ended {
+            Error::Timeout { limit, .. } if !waited.is_zero() => {
+                let waiting = format!(
+                    ", since it waited for the target's lock, {} (if its holder died, remove that file once no writer \
+                     runs)",
+                    self.holder(storage, which).await
+                );
+                Error::Timeout { limit, waiting }
+            }
+            other => other,
         }
     }
 
@@ -144,19 +172,19 @@ impl Batch<'_> {
         lock.map_err(|e| target_error(storage.url(), "taking the target's lock", e))
     }
 
+    async fn held_elsewhere(&self, storage: &Storage, which: Which, limit: Duration) -> Error {
+        let (limit, holder) = (Span(limit), self.holder(storage, which).await);
+        let what = match which {
+            Which::Turn => format!("another batch held the target's lock for {limit}: {holder}"),
+            Which::Table => format!(
+                "another writer held the target's lock for {limit}: {holder}; a writer that died may have left it: once \
+                 none runs, remove that file"
+            ),
+        };
+        Error::Conflict { url: storage.url().to_string(), what }
+    }
+
     fn writers(&self) -> Writers {
         self.request.pipeline.target.writers
     }
-}
-
-fn held_elsewhere(storage: &Storage, which: Which, limit: Duration) -> Error {
-    let (limit, file) = (Span(limit), shared_lock_file(storage));
-    let what = match which {
-        Which::Turn => format!("another batch held the target's lock for {limit}"),
-        Which::Table => format!(
-            "another writer held the target's lock, `{file}`, for {limit}; a writer that died may have left it: once \
-             none runs, remove that file"
-        ),
-    };
-    Error::Conflict { url: storage.url().to_string(), what }
 }

@@ -223,6 +223,14 @@ async fn keep(shared: Arc<Shared>) {
     }
 }
 
+/// Who holds a lease, and how many milliseconds ago it was renewed at the latest, if it is renewed for as long as ours
+/// are; `None` where nobody does, or it cannot be told.
+pub(super) async fn holder(storage: &Storage, file: &str, now_millis: i64) -> Option<(Option<String>, Option<i64>)> {
+    let (lease, _) = read_lease(storage, file).await.ok()??;
+    let valid = LeaseSettings::default().valid.as_millis() as i64;
+    Some((Some(lease.owner), Some(now_millis - (lease.valid_until - valid))))
+}
+
 async fn read_lease(storage: &Storage, file: &str) -> Result<Option<(LeaseFile, Version)>> {
     let Some((bytes, version)) = storage.get_versioned(file).await? else { return Ok(None) };
     let lease = serde_json::from_slice(&bytes)

@@ -15,7 +15,7 @@ use crate::storage::Storage;
 use crate::target::lease::{self, LEASE_FILE, Lease, LeaseSettings, TURN_FILE};
 use crate::target::lock_file::{self, LockFile};
 
-const LOCK_FILE: &str = ".hoodie/.locks/tributary.lock";
+pub(super) const LOCK_FILE: &str = ".hoodie/.locks/tributary.lock";
 const POLL: Duration = Duration::from_millis(50);
 
 /// How writers of a table exclude each other.
@@ -130,14 +130,6 @@ pub async fn acquire_shared_lock(storage: &Storage, owner: &LockOwner, wait: Dur
             let lease = lease::acquire(storage, LEASE_FILE, &owner.clock, &owner.leases, &owner.name, wait).await?;
             Ok(lease.map(|lease| TableLock { held: Held::Lease(lease) }))
         }
-    }
-}
-
-/// The file of the lock that [`acquire_shared_lock`] takes, for messages.
-pub fn shared_lock_file(storage: &Storage) -> &'static str {
-    match storage.lock_kind() {
-        LockKind::File(_) | LockKind::Process(_) => lock_file::LOCK_FILE,
-        LockKind::Lease | LockKind::Unavailable(_) => LEASE_FILE,
     }
 }
 

@@ -4,6 +4,7 @@ mod chains;
 mod correlated;
 mod deletes;
 mod limits;
+mod origins;
 mod planning;
 mod reading;
 mod sandbox;

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use tributary_api::merge::{
-    Bound, CheckRequest, Checked, Deleted, MergeLimits, MergeRequest, MergeSource, Merged, QueryNames, QueryRequest,
-    QueryTable, Step,
+    Bound, CheckRequest, Checked, ColumnOrigins, Deleted, MergeLimits, MergeRequest, MergeSource, Merged, QueryNames,
+    QueryRequest, QueryTable, Step,
 };
 use tributary_api::{Progress, SourceRead, Stop};
-use tributary_types::MemoryBudget;
+use tributary_types::{MemoryBudget, SourceName};
 
 use super::timeline::{optional_relation, source_name, views_from_proto, views_to_proto};
 use super::{
@@ -71,7 +71,21 @@ pub fn checked_to_proto(checked: &Checked) -> proto::CheckResponse {
         schema: schema_to_bytes(&checked.schema),
         logical_plan: checked.logical_plan.clone(),
         physical_plan: checked.physical_plan.clone(),
+        origins: checked.origins.iter().map(origins_to_proto).collect(),
     }
+}
+
+fn origins_to_proto(origins: &ColumnOrigins) -> proto::ColumnOrigins {
+    let one = |(source, column): &(SourceName, String)| proto::ColumnOrigin {
+        source: source.to_string(),
+        column: column.clone(),
+    };
+    proto::ColumnOrigins { copied: origins.copied, columns: origins.columns.iter().map(one).collect() }
+}
+
+fn origins_from_proto(origins: proto::ColumnOrigins) -> Result<ColumnOrigins, Malformed> {
+    let columns = origins.columns.into_iter().map(|origin| Ok((source_name(origin.source)?, origin.column)));
+    Ok(ColumnOrigins { copied: origins.copied, columns: columns.collect::<Result<_, _>>()? })
 }
 
 /// A planned SQL from the wire.
@@ -80,6 +94,7 @@ pub fn checked_from_proto(checked: proto::CheckResponse) -> Result<Checked, Malf
         schema: schema_from_bytes(checked.schema, "schema")?,
         logical_plan: checked.logical_plan,
         physical_plan: checked.physical_plan,
+        origins: checked.origins.into_iter().map(origins_from_proto).collect::<Result<_, _>>()?,
     })
 }
 

@@ -171,7 +171,7 @@ role_error! { coordinator::Error, "coordinator":
     "TOO_MANY_REFUSED" => TooManyRefused { rows, limit, first }
     "BATCH_GONE" => Gone { name, what }
     "FLIGHT_NOT_FOUND" => NoFlight { name, what }
-    "TIMEOUT" => Timeout { limit }
+    "TIMEOUT" => Timeout { limit, waiting }
     "STORE_UNAVAILABLE" => Store { url, doing; source }
     "ROLE_UNREACHABLE" => Unreachable { doing; source }
     , passes Timeline(timeline::Error) by |fault| Some(timeline::Error::from_fault(fault, Call::Repeatable))

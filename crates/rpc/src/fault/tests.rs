@@ -161,7 +161,7 @@ fn coordinator_errors() -> Vec<coordinator::Error> {
         E::Unknown { url: s("/t"), instant: instant(), source: boxed() },
         E::Gone { name: s("p/r"), what: s("w") },
         E::NoFlight { name: s("table:t"), what: s("w") },
-        E::Timeout { limit: s("1h") },
+        E::Timeout { limit: s("1h"), waiting: s(" while it waited") },
         E::Store { url: s("/t"), doing: s("d"), source: boxed() },
         E::Unreachable { doing: s("starting"), source: boxed() },
         E::Other { code: Code::Cancelled, retry: Retry::Never, message: s("new") },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tonic::service::Routes;
 use tributary_api::Stop;
-use tributary_api::merge::{MergeLimits, MergeSource, Step};
+use tributary_api::merge::{ColumnOrigins, MergeLimits, MergeSource, Step};
 use tributary_api::refused::{RefusedKey, RefusedRows};
 use tributary_api::timeline::{Deleted, Relation, Split, Views};
 use tributary_api::writer::{FileSizes, KeySettings, StageRequest, Staged};
@@ -79,6 +79,10 @@ impl Merge for Memory {
             schema: rows(&[]).schema(),
             logical_plan: "logical".to_string(),
             physical_plan: "physical".to_string(),
+            origins: vec![
+                ColumnOrigins { copied: true, columns: vec![(SourceName::new("s").unwrap(), "c".to_string())] },
+                ColumnOrigins::default(),
+            ],
         })
     }
 
@@ -203,6 +207,8 @@ async fn a_plan_arrives_whole_and_so_does_its_request(pair: Pair) {
     };
     let checked = pair.role.check(request.clone()).await.unwrap();
     assert_eq!(checked.schema, rows(&[]).schema());
+    assert_eq!((checked.origins.len(), checked.origins[0].columns[0].1.as_str()), (2, "c"));
+    assert!(checked.origins[0].copied && !checked.origins[1].copied);
     assert_eq!((checked.logical_plan.as_str(), checked.physical_plan.as_str()), ("logical", "physical"));
     assert_eq!(*pair.memory.asked.lock().unwrap(), [format!("{request:?}")]);
 }

@@ -25,7 +25,8 @@ pub async fn pipelines(command: PipelinesCommand, dial: &Dial) -> Result<u8, Fai
         }
         PipelinesCommand::Update { job, allow_missing, etag, how } => {
             let pipeline = definition(&job)?;
-            let stored = keeper(&how.server, dial)?.update_pipeline(pipeline, allow_missing, change(etag, &how)?).await?;
+            let stored =
+                keeper(&how.server, dial)?.update_pipeline(pipeline, allow_missing, change(etag, &how)?).await?;
             output::print_stored(&stored, how.output);
             Ok(0)
         }

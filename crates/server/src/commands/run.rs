@@ -24,12 +24,7 @@ use crate::telemetry::bars;
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Runs the command; answers the exit code.
-pub async fn run(
-    args: RunArgs,
-    stores: Arc<dyn Stores>,
-    transforms: Transforms,
-    dial: &Dial,
-) -> Result<u8, Failed> {
+pub async fn run(args: RunArgs, stores: Arc<dyn Stores>, transforms: Transforms, dial: &Dial) -> Result<u8, Failed> {
     let Job { pipeline, overrides } = load_job(&args.job, &args.overrides)?;
     let request = request_id(args.request_id.as_deref())?;
     let lineage = match args.server {
@@ -64,9 +59,11 @@ pub async fn run(
     };
     let ended = match args.continuous {
         true => runner.continuous(stop_signal()).await,
-        false => runner.one_batch().await.map_err(Broken::into_failed).map(|ended| {
-            ended.outcome.unwrap_or(Outcome::Failed).exit_code()
-        }),
+        false => runner
+            .one_batch()
+            .await
+            .map_err(Broken::into_failed)
+            .map(|ended| ended.outcome.unwrap_or(Outcome::Failed).exit_code()),
     };
     if let Some(lineage) = lineage {
         lineage.finish().await;
@@ -128,6 +125,18 @@ fn after_batch(outcome: Outcome, retry: Option<Retry>) -> Next {
         (Outcome::Unknown, _) | (_, Some(Retry::ReadBack)) => Next::AskAgain,
         (_, Some(Retry::Again | Retry::Rebase)) => Next::BackOff,
         (_, Some(Retry::Never) | None) => Next::End,
+    }
+}
+
+/// What is said of a pipeline that is stuck: one without news says nothing.
+fn not_committed(ended: &BatchStatus, failures: u32, pause: Duration) -> String {
+    let reason = ended.error.as_ref().map_or("no reason", |failure| failure.reason.as_str());
+    let seconds = pause.as_secs();
+    match failures {
+        0 | 1 => format!("{}: not committed [{reason}]; another batch in {seconds} s", ended.pipeline),
+        more => {
+            format!("{}: {more} batches in a row not committed, now [{reason}]; another in {seconds} s", ended.pipeline)
+        }
     }
 }
 
@@ -204,6 +213,9 @@ impl Runner<'_> {
                 }
                 (Err(broken), _) => {
                     bars::say(&format!("{}; asking again in {} s", broken.into_failed().message, pause.as_secs()));
+                }
+                (Ok(ended), _) if next == Next::BackOff => {
+                    bars::say(&not_committed(&ended, failures, pause));
                 }
                 (Ok(_), _) => {}
             }

@@ -82,7 +82,8 @@ async fn prepare(
         tracing::warn!("no --data-dir is given: the history of batches and stored pipelines end with this process");
     }
     let directory = args.data_dir.as_deref().filter(|_| remembers.is_some());
-    let parts = parts_of(directory, remembers.unwrap_or(Role::Checkpoint), FencedStores::around(stores, secured.prefixes))?;
+    let parts =
+        parts_of(directory, remembers.unwrap_or(Role::Checkpoint), FencedStores::around(stores, secured.prefixes))?;
     let mut settings = Settings { transforms, ..Settings::default() };
     settings.coordinator.batches_at_once = args.max_batches as usize;
     settings.coordinator.memory = args.memory.map(|memory| memory.0);

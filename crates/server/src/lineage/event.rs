@@ -11,7 +11,7 @@ use uuid::{Builder, Variant, Version};
 
 use super::dataset::Dataset;
 
-const PRODUCER: &str = concat!("https://tributary.invalid/tributary/", env!("CARGO_PKG_VERSION"));
+const PRODUCER: &str = concat!("urn:x-tributary:", env!("CARGO_PKG_VERSION"));
 const EVENT_SCHEMA: &str = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent";
 
 /// When in its life a batch is told of.
@@ -123,10 +123,8 @@ fn run_facets(status: &BatchStatus) -> Value {
     });
     if let Some(error) = &status.error {
         let message = format!("{} [{}]", error.message, error.reason);
-        facets["errorMessage"] = facet(
-            "1-0-1/ErrorMessageRunFacet",
-            json!({"message": message, "programmingLanguage": "Rust"}),
-        );
+        facets["errorMessage"] =
+            facet("1-0-1/ErrorMessageRunFacet", json!({"message": message, "programmingLanguage": "Rust"}));
     }
     facets
 }
@@ -134,13 +132,13 @@ fn run_facets(status: &BatchStatus) -> Value {
 fn job_facets(pipeline: &Pipeline) -> Value {
     let mut facets = json!({
         "jobType": facet(
-            "2-0-3/JobTypeJobFacet",
+            "2-0-4/JobTypeJobFacet",
             json!({"processingType": "BATCH", "integration": "TRIBUTARY", "jobType": "PIPELINE"}),
         ),
     });
     let steps: Vec<&str> = pipeline.transforms.iter().filter_map(|Transform { sql, .. }| sql.as_deref()).collect();
     if !steps.is_empty() {
-        facets["sql"] = facet("1-0-1/SQLJobFacet", json!({"query": steps.join(";\n")}));
+        facets["sql"] = facet("1-1-0/SQLJobFacet", json!({"query": steps.join(";\n")}));
     }
     facets
 }
@@ -189,6 +187,9 @@ fn output(pipeline: &Pipeline, status: &BatchStatus, schemas: Option<&Schemas>) 
     let dataset = Dataset::of_url(&pipeline.target.path);
     let mut facets = dataset_facets(&dataset, schemas.map(|schemas| &schemas.target));
     let mut output = json!({});
+    if let Some(lineage) = schemas.and_then(|schemas| column_lineage(pipeline, schemas)) {
+        facets["columnLineage"] = lineage;
+    }
     if status.outcome == Some(Outcome::Committed) {
         if let Some(instant) = &status.instant {
             facets["version"] = version(instant.as_str());
@@ -202,6 +203,22 @@ fn output(pipeline: &Pipeline, status: &BatchStatus, schemas: Option<&Schemas>) 
         output["outputStatistics"] = facet("1-0-2/OutputStatisticsOutputDatasetFacet", statistics);
     }
     json!({"namespace": dataset.namespace, "name": dataset.name, "facets": facets, "outputFacets": output})
+}
+
+/// Which columns of which inputs the columns of the output are made of; `None` where nothing is known.
+fn column_lineage(pipeline: &Pipeline, schemas: &Schemas) -> Option<Value> {
+    let mut fields = Map::new();
+    for (name, origins) in schemas.origins.iter().filter(|(_, origins)| !origins.columns.is_empty()) {
+        let how = if origins.copied { "IDENTITY" } else { "TRANSFORMATION" };
+        let inputs = origins.columns.iter().filter_map(|(source, column)| {
+            let source = pipeline.sources.iter().find(|known| known.name == *source)?;
+            let Dataset { namespace, name } = Dataset::of_source(source);
+            let transformations = json!([{"type": "DIRECT", "subtype": how}]);
+            Some(json!({"namespace": namespace, "name": name, "field": column, "transformations": transformations}))
+        });
+        fields.insert(name.clone(), json!({"inputFields": inputs.collect::<Vec<_>>()}));
+    }
+    (!fields.is_empty()).then(|| facet("1-2-0/ColumnLineageDatasetFacet", json!({"fields": fields})))
 }
 
 fn version(version: &str) -> Value {
@@ -218,7 +235,7 @@ fn dataset_facets(dataset: &Dataset, schema: Option<&SchemaRef>) -> Value {
         "dataSource": facet("1-0-1/DatasourceDatasetFacet", json!({"name": dataset.namespace, "uri": uri})),
     });
     if let Some(schema) = schema {
-        facets["schema"] = facet("1-1-1/SchemaDatasetFacet", json!({"fields": fields(schema.fields())}));
+        facets["schema"] = facet("1-2-0/SchemaDatasetFacet", json!({"fields": fields(schema.fields())}));
     }
     facets
 }

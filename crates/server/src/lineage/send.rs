@@ -86,10 +86,11 @@ impl Receiver {
                     request = request.bearer_auth(token);
                 }
                 // Without the address, which may hold a password.
-                let answer = request.body(event.to_string()).send().await.map_err(|e| NotTaken {
-                    message: with_causes(&e.without_url()),
-                    again: true,
-                })?;
+                let answer = request
+                    .body(event.to_string())
+                    .send()
+                    .await
+                    .map_err(|e| NotTaken { message: with_causes(&e.without_url()), again: true })?;
                 let status = answer.status();
                 match status.is_success() {
                     true => Ok(()),

@@ -24,9 +24,7 @@ pub(super) fn init(json: bool, sampling: Sampling, sink: Option<Arc<dyn Sink>>) 
     let lines = tracing_subscriber::fmt::layer().with_writer(StandardError);
     let lines = match json {
         true => lines.with_ansi(false).event_format(JsonLines).with_filter(filter).boxed(),
-        false => {
-            lines.with_ansi(std::io::stderr().is_terminal()).event_format(TextLines).with_filter(filter).boxed()
-        }
+        false => lines.with_ansi(std::io::stderr().is_terminal()).event_format(TextLines).with_filter(filter).boxed(),
     };
     let traces = Traces::new(Arc::new(SystemClock), Arc::new(SystemEntropy), sampling, sink);
     let traces = traces.with_filter(filter_fn(is_ours).with_max_level_hint(LevelFilter::INFO));

@@ -107,10 +107,7 @@ impl OtlpSettings {
 }
 
 /// The first variable that is set, and its name; without one the last name.
-fn first<'n, const N: usize>(
-    get: &dyn Fn(&str) -> Option<String>,
-    names: [&'n str; N],
-) -> (&'n str, Option<String>) {
+fn first<'n, const N: usize>(get: &dyn Fn(&str) -> Option<String>, names: [&'n str; N]) -> (&'n str, Option<String>) {
     let found = names.iter().find_map(|name| Some((*name, Some(get(name)?))));
     found.unwrap_or((names[N - 1], None))
 }
@@ -129,9 +126,8 @@ fn pairs(name: &str, get: &dyn Fn(&str) -> Option<String>) -> Result<Vec<(String
     parts
         .map(|part| {
             let (key, value) = part.split_once('=').ok_or_else(|| format!("{name}: a part has no `=`"))?;
-            let value = tributary_trace::percent_decode(value.trim()).ok_or_else(|| {
-                format!("{name}: the value of `{}` is no percent-encoded text", key.trim())
-            })?;
+            let value = tributary_trace::percent_decode(value.trim())
+                .ok_or_else(|| format!("{name}: the value of `{}` is no percent-encoded text", key.trim()))?;
             Ok((key.trim().to_string(), value))
         })
         .collect()
@@ -146,9 +142,8 @@ fn sampling(get: &dyn Fn(&str) -> Option<String>) -> Result<Sampling, String> {
         "traceidratio" => {
             let text = get("OTEL_TRACES_SAMPLER_ARG").unwrap_or_else(|| "1".to_string());
             let part = text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
-            part.map(Sampling::Ratio).ok_or_else(|| {
-                format!("OTEL_TRACES_SAMPLER_ARG={text}: it must be a number from 0 to 1")
-            })
+            part.map(Sampling::Ratio)
+                .ok_or_else(|| format!("OTEL_TRACES_SAMPLER_ARG={text}: it must be a number from 0 to 1"))
         }
         _ => Err(format!(
             "OTEL_TRACES_SAMPLER={sampler}: it must be `always_on`, `always_off` or `traceidratio`, or one of them after \

@@ -249,3 +249,20 @@ fn request_ids_are_unique_and_carry_the_time() {
     assert_ne!(one, two);
     assert_eq!((one.millis(), two.millis()), (Some(0), Some(1)));
 }
+
+#[test]
+fn a_pipeline_that_is_stuck_says_for_how_long_and_why() {
+    let target = serde_json::json!({"path": "/t", "table_name": "t", "record_key": ["id"]});
+    let request = RunRequest {
+        pipeline: serde_json::from_value(serde_json::json!({"name": "p", "target": target})).unwrap(),
+        request: RequestId::new("first").unwrap(),
+        allow_empty: false,
+        overrides: Vec::new(),
+        cursors_only: false,
+        asked_by: "a test".to_string(),
+    };
+    let failed = status(&request, Some(Outcome::Failed), Some(Retry::Again));
+    let said = |failures| not_committed(&failed, failures, Duration::from_millis(20_400));
+    assert_eq!(said(1), "p: not committed [R]; another batch in 20 s");
+    assert_eq!(said(4), "p: 4 batches in a row not committed, now [R]; another in 20 s");
+}
