@@ -13,7 +13,7 @@ use arrow_flight::{
 };
 use futures::{StreamExt, TryStreamExt};
 use serde_json::json;
-use tributary_api::coordinator::{BatchStatus, Coordinator};
+use tributary_api::coordinator::BatchStatus;
 use tributary_hudi::{Stores, SystemStores};
 use tributary_rpc::{PullSettings, connect_lazily};
 use tributary_server::bench::source::SourceTable;
@@ -56,7 +56,7 @@ impl Served {
 /// A client of a server at `http://HOST:PORT`.
 pub(crate) fn client(url: &str) -> FlightClient {
     let channel = connect_lazily(url).unwrap();
-    FlightClient::new_from_inner(FlightServiceClient::new(channel).max_decoding_message_size(256 << 20))
+    FlightClient::new_from_inner(FlightServiceClient::new(channel.into_transport()).max_decoding_message_size(256 << 20))
 }
 
 pub(crate) fn flight(name: &str) -> FlightDescriptor {

@@ -13,7 +13,7 @@ use tributary_hudi::SystemStores;
 use tributary_rpc::{CoordinatorClient, connect_lazily};
 use tributary_server::embedded::Settings;
 use tributary_server::roles::{Elsewhere, Parts, Role, host};
-use tributary_server::serve::{self, Options};
+use tributary_server::serve::{self, Options, PullOptions};
 use tributary_store::MemoryStore;
 use tributary_testkit::{HeldStores, Hold};
 use tributary_types::{Outcome, Stage, SystemClock, SystemEntropy};
@@ -122,7 +122,13 @@ async fn a_batch_that_commits_when_the_time_is_over_is_let_finish() {
         entropy: Arc::new(SystemEntropy),
     };
     let hosted = host(&Role::ALL, &Elsewhere::default(), &parts, Settings::default()).unwrap();
-    let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() };
+    let options = Options {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        http: None,
+        metrics: None,
+        peers: Vec::new(),
+        pulls: PullOptions::default(),
+    };
     let server = serve::start(hosted, options).await.unwrap();
     let url = format!("http://{}", server.address());
     let coordinator = CoordinatorClient::new(connect_lazily(&url).unwrap(), url);

@@ -57,6 +57,7 @@ impl Inner {
     fn request(&self, query: &Query, tables: Vec<QueryTable>) -> QueryRequest {
         let settings = &self.settings;
         let limits = MergeLimits {
+            progress: tributary_api::Progress::default(),
             budget: MemoryBudget::new(settings.query_memory),
             spill_bytes: settings.query_spill,
             timeout: settings.query_timeout,

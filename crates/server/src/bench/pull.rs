@@ -14,9 +14,8 @@ use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{FlightClient, FlightDescriptor, Ticket};
 use futures::TryStreamExt;
 use tokio::net::TcpListener;
-use tonic::transport::Channel;
 use tonic::transport::server::TcpIncoming;
-use tributary_rpc::{Echo, MESSAGE_LIMIT, connect_lazily};
+use tributary_rpc::{Channel, Echo, MESSAGE_LIMIT, connect_lazily};
 
 use super::source::BuildError;
 use super::{Made, Plan, Ratio, make_source, run_batch};
@@ -71,7 +70,7 @@ fn count(streams: &[Vec<RecordBatch>]) -> usize {
 }
 
 fn client(channel: &Channel) -> FlightClient {
-    let inner = FlightServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
+    let inner = FlightServiceClient::new(channel.clone().into_transport()).max_decoding_message_size(MESSAGE_LIMIT);
     FlightClient::new_from_inner(inner)
 }
 
