@@ -14,8 +14,8 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{Clock, FLAT_KEY, FLAT_KEY_V2, InstantTime, Outcome, SystemClock, Zone};
 
 use crate::support::{
-    Lake, assert_sound, checkpoints, fixtures, open, open_value_table, pipeline, request_of, roles, roles_at, rows, run, value_table,
-    values,
+    Lake, assert_sound, checkpoints, fixtures, open, open_value_table, pipeline, request_of, roles, roles_at, rows,
+    run, value_table, values,
 };
 
 const SOURCES: [&str; 2] = ["a", "b"];
@@ -58,9 +58,7 @@ fn complete_at(table: &str, requested: &InstantTime, millis: i64) {
 }
 
 fn job(lake: &Lake, starts: [&str; 2], num_instants: usize) -> Pipeline {
-    let source = |n: usize| {
-        json!({"name": SOURCES[n], "path": lake.path(SOURCES[n]), "start": starts[n], "num_instants": num_instants})
-    };
+    let source = |n: usize| json!({"name": SOURCES[n], "path": lake.path(SOURCES[n]), "start": starts[n], "num_instants": num_instants});
     pipeline(json!({
         "name": "p", "consistency": "aligned", "source": [source(0), source(1)],
         "transform": [{"sql": "SELECT id, value FROM <SRC:a> UNION ALL SELECT id, value FROM <SRC:b>"}],
@@ -198,14 +196,19 @@ async fn one_timestamp_is_refused_for_tables_of_local_times_and_of_requested_tim
     }
     let properties = lake.dir().join("b/.hoodie/hoodie.properties");
     let text = std::fs::read_to_string(&properties).unwrap();
-    let local: Vec<&str> = text.lines().filter(|line| !line.contains("timeline.timezone") && !line.contains("checksum")).collect();
+    let local: Vec<&str> =
+        text.lines().filter(|line| !line.contains("timeline.timezone") && !line.contains("checksum")).collect();
     std::fs::write(&properties, local.join("\n") + "\nhoodie.table.timeline.timezone=LOCAL\n").unwrap();
     let mut job = job(&lake, ["snapshot", "snapshot"], 5);
     job.multi_checkpoint = false;
     let refused = run(&at(SystemClock.now_millis() + 60_000), &job, "r1").await;
     let failure = refused.error.unwrap();
     assert_eq!((refused.outcome, failure.reason.as_str()), (Some(Outcome::Rejected), "PIPELINE_INVALID"));
-    assert!(failure.message.contains("source `b`") && failure.message.contains("local time zone"), "{}", failure.message);
+    assert!(
+        failure.message.contains("source `b`") && failure.message.contains("local time zone"),
+        "{}",
+        failure.message
+    );
     tributary_testkit::unpack_zip(&fixtures().join("tables/cow_v6_updates.zip"), lake.dir());
     job.sources[1].path = lake.path("cow_v6_updates");
     let refused = run(&at(SystemClock.now_millis() + 60_000), &job, "r2").await.error.unwrap().message;

@@ -21,7 +21,8 @@ use tributary_types::{Checkpoint, Clock, Cursor, InstantTime, Outcome, Override,
 
 use crate::restored_target::restore_to;
 use crate::support::{
-    Lake, checkpoints, has_table, open, open_value_table, pipeline, request_of, roles, roles_of, rows, value_table, values,
+    Lake, checkpoints, has_table, open, open_value_table, pipeline, request_of, roles, roles_of, rows, value_table,
+    values,
 };
 
 const PIPELINES: [&str; 2] = ["p", "q"];

@@ -159,7 +159,10 @@ fn a_glob_that_fits_no_file_is_told_by_plan_and_run() {
             let said = tributary(&[command, "--pipeline", &path]);
             assert_eq!(said.code, code, "{command}: {said:?}");
             let all = format!("{}{}", said.stdout, said.stderr);
-            assert!(all.contains("one file is there, `1.csv` for one, and none fits `files.glob = \"*.tsv\"`"), "{said:?}");
+            assert!(
+                all.contains("one file is there, `1.csv` for one, and none fits `files.glob = \"*.tsv\"`"),
+                "{said:?}"
+            );
         }
     }
 }

@@ -63,7 +63,12 @@ async fn cursors_that_were_archived_past_a_savepoint_are_newer_than_those_that_i
     let idle = run(&roles(), &job(&lake), "idle").await;
     assert_eq!(idle.outcome, Some(Outcome::NoNewData), "{:?}", idle.error);
     let again = run(&roles(), &job(&lake), "r3").await;
-    assert_eq!((again.outcome, again.instant.as_ref()), (Some(Outcome::Committed), Some(&made[2])), "{:?}", again.error);
+    assert_eq!(
+        (again.outcome, again.instant.as_ref()),
+        (Some(Outcome::Committed), Some(&made[2])),
+        "{:?}",
+        again.error
+    );
     batch(&lake, "r4").await;
     let numbers: Vec<u64> = checkpoints(&lake.path("out"), "p").await.iter().map(|it| it.seq).collect();
     let mut sorted = numbers.clone();

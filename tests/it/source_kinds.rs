@@ -10,9 +10,7 @@ use tributary_testkit::write_parquet;
 use tributary_types::Outcome;
 use tributary_types::pipeline::Pipeline;
 
-use crate::support::{
-    Lake, assert_sound, fixtures, open_value_table, pipeline, roles, rows, run, value_table, values,
-};
+use crate::support::{Lake, assert_sound, fixtures, open_value_table, pipeline, roles, rows, run, value_table, values};
 
 fn job(lake: &Lake, source: Value, sql: Option<&str>, key: &str) -> Pipeline {
     let steps: Vec<Value> = sql.iter().map(|sql| json!({"sql": sql})).collect();
@@ -43,7 +41,8 @@ async fn selecting_everything_gives_what_no_sql_gives_for_every_kind_of_source()
     }
     let put = |path: &str, text: &str| std::fs::write(lake.dir().join(path), text).unwrap();
     put("csv/1.csv", "id,_change_operation_type,_event_seq\na,c,1\nb,u,2\n");
-    let event = |id: &str| format!("{{\"id\":\"{id}\",\"_op\":{{\"id\":\"{id}\",\"__deleted\":false}},\"_event_seq\":1}}\n");
+    let event =
+        |id: &str| format!("{{\"id\":\"{id}\",\"_op\":{{\"id\":\"{id}\",\"__deleted\":false}},\"_event_seq\":1}}\n");
     put("json/1.json", &(event("a") + &event("b")));
     write_parquet(&lake.dir().join("parquet/1.parquet"), &events());
     let table = value_table(&roles(), &lake.path("table")).await;

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use tributary_hudi::{
-    ArchivedInstant, CommitMetadata, Error, HistoryFile, Storage, TableConfig, archived_metadata, history_files, history_version,
-    read_history_file,
+    ArchivedInstant, CommitMetadata, Error, HistoryFile, Storage, TableConfig, archived_metadata, history_files,
+    history_version, read_history_file,
 };
 use tributary_types::InstantTime;
 

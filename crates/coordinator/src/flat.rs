@@ -58,9 +58,10 @@ pub(crate) fn check_set_apart(pipeline: &Pipeline) -> Result<(), Error> {
     if pipeline.multi_checkpoint || read < 2 {
         return Ok(());
     }
-    let problem = "`multi_checkpoint = false` writes one timestamp for all sources, which cannot say that one of them stands \
+    let problem =
+        "`multi_checkpoint = false` writes one timestamp for all sources, which cannot say that one of them stands \
                    elsewhere: give the override to a run, whose window ends with the others"
-        .to_string();
+            .to_string();
     Err(Error::Override { problems: vec![problem] })
 }
 

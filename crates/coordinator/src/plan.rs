@@ -337,10 +337,9 @@ pub(crate) fn merge_sources(pipeline: &Pipeline, plans: &Plans) -> Result<Vec<Me
     for (source, plan) in pipeline.sources.iter().zip(&plans.sources) {
         let relations = [&plan.changed, &plan.at_end, &plan.at_begin];
         let schema = relations.iter().find_map(|relation| relation.as_ref().map(|r| r.schema.clone()));
-        let schema = schema.or_else(|| plan.table.schema.clone()).ok_or_else(|| Error::Target {
-            url: source.url(),
-            what: without_schema(source, plan),
-        })?;
+        let schema = schema
+            .or_else(|| plan.table.schema.clone())
+            .ok_or_else(|| Error::Target { url: source.url(), what: without_schema(source, plan) })?;
         let lookup = source.read == ReadMode::Snapshot;
         sources.push(MergeSource {
             source: source.name.clone(),

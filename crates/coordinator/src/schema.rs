@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use tributary_types::{IS_DELETED, nearest};
 use tributary_types::pipeline::{Operation, Target};
+use tributary_types::{IS_DELETED, nearest};
 
 /// The schema that the table has after the batch: its own columns in their order, then new ones. The problems, each
 /// as a sentence, where the result does not fit.
@@ -252,7 +252,8 @@ mod tests {
         for stored in [None, Some(&stored)] {
             let problems = target_schema(&target(), stored, &result).unwrap_err();
             assert!(
-                problems[0].starts_with("`target.record_key` names column `id`, which the query's result does not have")
+                problems[0]
+                    .starts_with("`target.record_key` names column `id`, which the query's result does not have")
                     && problems[0].ends_with("did you mean `Idd`?"),
                 "{problems:?}"
             );

@@ -423,7 +423,8 @@ mod tests {
         let completions = Completions::new(&timeline(&names));
         let files = || DataFiles { bases: vec![file("a", 1), file("a", 3), file("b", 8)], logs: Vec::new() };
         assert!(needs_archive(&completions, &files(), LogNames::OwnInstant), "only it says that 3 came after 1");
-        let archived = ArchivedInstant { requested: at(3), completed: Some(at(4)), action: crate::timeline::Action::Commit };
+        let archived =
+            ArchivedInstant { requested: at(3), completed: Some(at(4)), action: crate::timeline::Action::Commit };
         let told = completions.with_archived(&[archived]);
         assert_eq!(select(files().bases, &told, None), ["a@03", "b@08"]);
         let without = Completions::new(&timeline(&[commit(1, 2), commit(8, 9)]));

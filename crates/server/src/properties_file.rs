@@ -376,7 +376,10 @@ impl Props {
     /// Tells what was not taken.
     fn tell_unused(&mut self) {
         if self.source_limit.is_some() {
-            self.note("`--source-limit` is not used: `num_instants` says how many commits of a table a batch reads".to_string());
+            self.note(
+                "`--source-limit` is not used: `num_instants` says how many commits of a table a batch reads"
+                    .to_string(),
+            );
         }
         for key in std::mem::take(&mut self.left).into_keys() {
             self.note(format!("`{key}` is not used by Tributary"));

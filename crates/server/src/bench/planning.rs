@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use tributary_api::timeline::{Begin, PlanRequest, SourcePlan};
+use tributary_hudi::TableConfig;
 use tributary_hudi::target::{NewTable, create_table};
 use tributary_hudi::{
     Action, CommitMetadata, Stores, SystemStores, Timeline, WriteStat, completed_path, inflight_path, requested_path,
 };
-use tributary_hudi::TableConfig;
 use tributary_types::pipeline::TableType;
 use tributary_types::{Cursor, InstantTime, SourceName, Zone};
 

@@ -120,7 +120,8 @@ fn ordering(props: &mut Props) -> Ordering {
             merge = Some("OverwriteNonDefaultsWithLatestAvroPayload");
             true
         }
-        (Some("EVENT_TIME_ORDERING"), _) | (None, None | Some("DefaultHoodieRecordPayload" | "EventTimeAvroPayload")) => false,
+        (Some("EVENT_TIME_ORDERING"), _)
+        | (None, None | Some("DefaultHoodieRecordPayload" | "EventTimeAvroPayload")) => false,
         (Some("COMMIT_TIME_ORDERING"), _) | (None, Some("OverwriteWithLatestAvroPayload")) => true,
         (Some(other), _) => {
             props.problem(format!(

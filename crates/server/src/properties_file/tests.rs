@@ -156,7 +156,9 @@ fn one_timestamp_for_several_tables_needs_aligned_windows() {
     assert!(refused.contains("have 1 problem:") && refused.contains("only `consistency = \"aligned\"`"), "{refused}");
     let job = read(&[MANY, plain, "tributary.consistency=aligned\n", TARGET]).unwrap();
     assert!(!job.pipeline.multi_checkpoint);
-    assert!(read(&[MANY, plain, TARGET].map(|part| part.replace("=false", "=true")).each_ref().map(String::as_str)).is_ok());
+    assert!(
+        read(&[MANY, plain, TARGET].map(|part| part.replace("=false", "=true")).each_ref().map(String::as_str)).is_ok()
+    );
     assert!(!read(&[ONE, plain, TARGET]).unwrap().pipeline.multi_checkpoint, "one source has one anyway");
 }
 
@@ -175,7 +177,10 @@ fn a_job_over_csv_files_keeps_every_option_of_spark_under_both_prefixes() {
                 hoodie.streamer.csv.charToEscapeQuoteEscaping=#\nhoodie.streamer.csv.inferSchema=false\n";
     let job = of_class("org.apache.hudi.utilities.sources.CsvDFSSource", text).unwrap();
     let source = &job.pipeline.sources[0];
-    assert_eq!((source.name.as_str(), source.path.as_str(), source.kind), ("clicks", "s3://lake/clicks/", SourceKind::Csv));
+    assert_eq!(
+        (source.name.as_str(), source.path.as_str(), source.kind),
+        ("clicks", "s3://lake/clicks/", SourceKind::Csv)
+    );
     assert_eq!(source.start, Some(Start::Earliest));
     let expected = serde_json::json!({
         "preset": "spark", "sep": "\\t", "header": true, "escape": "\\", "quote": "", "mode": "failfast", "max_columns": 7,
@@ -254,7 +259,9 @@ fn what_a_topic_cannot_keep_and_other_classes_are_refused_by_name() {
                 hoodie.streamer.source.kafka.append.offsets=true\n\
                 hoodie.streamer.source.kafka.checkpoint.type=timestamp\n";
     let refused = of_class("JsonKafkaSource", text).unwrap_err();
-    for part in ["bootstrap.servers", "=group", "enable.commit.offset=true", "_kafka_offset", "checkpoint.type=timestamp"] {
+    for part in
+        ["bootstrap.servers", "=group", "enable.commit.offset=true", "_kafka_offset", "checkpoint.type=timestamp"]
+    {
         assert!(refused.contains(part), "{part} in {refused}");
     }
     assert!(refused.contains("have 5 problems:"), "{refused}");
@@ -275,7 +282,10 @@ fn payloads_that_keep_what_an_event_lacks_are_merge_operators() {
         read(&[ONE, &text, TARGET]).unwrap().pipeline.target
     };
     let partial = payload("PartialUpdateAvroPayload");
-    assert_eq!((partial.merge.unwrap().default.to_string(), partial.ordering), ("last_non_null".to_string(), vec!["ts".to_string()]));
+    assert_eq!(
+        (partial.merge.unwrap().default.to_string(), partial.ordering),
+        ("last_non_null".to_string(), vec!["ts".to_string()])
+    );
     let latest = payload("OverwriteNonDefaultsWithLatestAvroPayload");
     assert_eq!((latest.merge.unwrap().default.to_string(), latest.ordering.len()), ("last_non_null".to_string(), 0));
     assert!(payload("EventTimeAvroPayload").merge.is_none());

@@ -21,7 +21,8 @@ fn window(oracle: &Oracle, first: usize, last: usize) -> PlanRequest {
 
 #[tokio::test]
 async fn a_cleaned_file_makes_the_window_stale_by_its_commit_in_both_types_of_tables() {
-    for (name, at) in [("cow_v9_updates", 1), ("cow_v6_updates", 1), ("mor_v9_compaction", 1), ("mor_v6_compaction", 1)] {
+    for (name, at) in [("cow_v9_updates", 1), ("cow_v6_updates", 1), ("mor_v9_compaction", 1), ("mor_v6_compaction", 1)]
+    {
         let service = service();
         let plan = service.plan(window(&Oracle::unpack(name), at, at)).await.unwrap();
         let mut files: Vec<String> = Vec::new();
@@ -36,7 +37,7 @@ async fn a_cleaned_file_makes_the_window_stale_by_its_commit_in_both_types_of_ta
             let oracle = Oracle::unpack(name);
             let service = super::service();
             std::fs::remove_file(oracle.fixture.path().join(&file)).unwrap();
-            let stale = failure(service.plan(window(&oracle, at, at)).await);
+            let Err(stale) = service.plan(window(&oracle, at, at)).await else { panic!("{name} without {file}") };
             assert!(matches!(stale, Error::Stale { .. }), "{name} without {file}: {stale}");
             let text = stale.to_string();
             assert!(text.contains("source `s`") && text.contains("\"snapshot\""), "{text}");

@@ -10,7 +10,8 @@ pub(super) fn problems(source: &Source) -> Vec<String> {
     let mut problems = Vec::new();
     let windows = of_windows(source);
     if source.kind != SourceKind::Hudi {
-        for (key, instead) in of_tables(source).into_iter().filter_map(|(key, given, instead)| given.then_some((key, instead)))
+        for (key, instead) in
+            of_tables(source).into_iter().filter_map(|(key, given, instead)| given.then_some((key, instead)))
         {
             let instead = instead_of(source.kind, instead);
             problems.push(format!(
@@ -47,7 +48,10 @@ fn of_tables(source: &Source) -> [(&'static str, bool, Instead); 5] {
         (
             "num_instants",
             source.num_instants != default_num_instants(),
-            Instead { files: "`files.max_files` and `files.max_bytes` limit a window", topic: "`kafka.max_events` limits a window" },
+            Instead {
+                files: "`files.max_files` and `files.max_bytes` limit a window",
+                topic: "`kafka.max_events` limits a window",
+            },
         ),
         (
             "on_stale",
