@@ -115,6 +115,27 @@ pub(crate) fn first_missing_log<'a>(
     None
 }
 
+/// Whether a slice of logs alone had a base file: where logs have the instant of the file that they are on top of, they look
+/// the same as logs of a group that began with one. The write that made the file knows.
+pub(crate) fn lacks_base<'a>(
+    slices: &[&FileSlice],
+    earlier: impl Iterator<Item = &'a CommitMetadata>,
+    names: LogNames,
+) -> Result<bool> {
+    let without: HashMap<&GroupKey, &LogFile> =
+        slices.iter().filter(|slice| slice.base.is_none()).filter_map(|s| Some((&s.group, s.logs.first()?))).collect();
+    if names == LogNames::OwnInstant || without.is_empty() {
+        return Ok(false);
+    }
+    for stat in earlier.flat_map(|metadata| &metadata.stats) {
+        let Some(file) = BaseFile::from_path(&stat.path, 0)? else { continue };
+        if without.get(&file.group()).is_some_and(|log| log.instant == file.instant) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -185,6 +206,19 @@ mod tests {
         );
         let appended = [write(&[(log("a", 6), Some(2))], &[])];
         assert_eq!(missing(&[slice("a", None, &[2, 3])], &appended), None, "it began with a log");
+    }
+
+    #[test]
+    fn logs_that_are_named_by_a_base_file_do_not_stand_for_it() {
+        let made = [write(&[(base("a", 1), None)], &[]), write(&[(log("b", 2), None)], &[])];
+        let lacks = |id: &str, second: u32, base: Option<u32>, names| {
+            let slice = slice(id, base, &[second]);
+            lacks_base(&[&slice], made.iter(), names).unwrap()
+        };
+        assert!(lacks("a", 1, None, LogNames::BaseInstant));
+        assert!(!lacks("a", 1, Some(1), LogNames::BaseInstant), "it is there");
+        assert!(!lacks("b", 2, None, LogNames::BaseInstant), "it began with a log");
+        assert!(!lacks("a", 1, None, LogNames::OwnInstant), "the log is of another file");
     }
 
     #[test]

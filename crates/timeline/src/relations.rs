@@ -15,7 +15,7 @@ use tributary_types::pipeline::TableType;
 use tributary_types::{Cursor, InstantTime};
 
 use crate::cache::Cache;
-use crate::complete::{Search, first_missing_log};
+use crate::complete::{Search, first_missing_log, lacks_base};
 use crate::decide::Window;
 use crate::facts::{COMMITS_AT_ONCE, Table};
 use crate::fault::fault;
@@ -146,8 +146,11 @@ impl Pinning<'_> {
             earlier.filter(|write| since.is_none_or(|since| write.completed >= *since)).collect();
         for chunk in earlier.chunks(COMMITS_AT_ONCE) {
             let metadata = self.table.metadata(self.cache, chunk.iter().map(|write| &write.requested)).await?;
+            let names = LogNames::of(&self.table.config);
             let written = chunk.iter().map(|write| &write.completed).zip(metadata.iter().map(Arc::as_ref));
-            if first_missing_log(&at_risk, written, LogNames::of(&self.table.config)).is_some() {
+            if first_missing_log(&at_risk, written, names).is_some()
+                || lacks_base(&at_risk, metadata.iter().map(Arc::as_ref), names).map_err(fault(&self.table.url))?
+            {
                 return Err(self.stale(as_of, 0).await?);
             }
         }

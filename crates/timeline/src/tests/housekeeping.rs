@@ -37,7 +37,7 @@ async fn a_cleaned_file_makes_the_window_stale_by_its_commit_in_both_types_of_ta
             let oracle = Oracle::unpack(name);
             let service = super::service();
             std::fs::remove_file(oracle.fixture.path().join(&file)).unwrap();
-            let stale = failure(service.plan(window(&oracle, at, at)).await);
+            let Err(stale) = service.plan(window(&oracle, at, at)).await else { panic!("{name} without {file}") };
             assert!(matches!(stale, Error::Stale { .. }), "{name} without {file}: {stale}");
             let text = stale.to_string();
             assert!(text.contains("source `s`") && text.contains("\"snapshot\""), "{text}");
