@@ -149,9 +149,6 @@ impl RandomTable {
             }
             None if !self.pending.is_empty() => {
                 let at = self.below(self.pending.len() as u64) as usize;
-                if at + 1 < self.pending.len() {
-                    self.happened.note("out of order");
-                }
                 self.finish(at).await;
             }
             None => {}
@@ -197,6 +194,9 @@ impl RandomTable {
 
     async fn finish(&mut self, at: usize) {
         let work = self.pending.remove(at);
+        if self.pending.iter().any(|other| other.requested < work.requested) {
+            self.happened.note("out of order");
+        }
         let completed = self.now();
         self.put_completed(&work, &completed).await;
         for group in &work.replaces {
