@@ -93,7 +93,7 @@ async fn follow(kind: (TableType, u32), seed: u64) -> Happened {
     let query = &QUERIES[seed as usize % QUERIES.len()];
     let mut target = json!({"path": out, "table_name": "out", "record_key": ["id"]});
     // Without partitions of its own the target has one record of a key that moved, with them two for a while.
-    if seed % 3 != 0 {
+    if !seed.is_multiple_of(3) {
         target["partition_by"] = json!(["part"]);
     }
     if seed % 4 >= 2 {

@@ -37,6 +37,9 @@ pub struct Record {
 /// Where a record is.
 pub(crate) type Place = (String, String);
 
+/// What a write does to records; `None`: they go.
+pub(crate) type Effects = Vec<(Place, Option<Record>)>;
+
 /// A file group.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Group {
@@ -85,7 +88,7 @@ pub struct RandomTable {
     pub(crate) groups: BTreeMap<GroupKey, Group>,
     pending: Vec<Work>,
     /// What each completed write did to records, by its time in the table's clock.
-    effects: Vec<(InstantTime, Vec<(Place, Option<Record>)>)>,
+    effects: Vec<(InstantTime, Effects)>,
     happened: Happened,
 }
 
