@@ -2,15 +2,17 @@
 //! Sources that deliver deleted records: after every batch the target is what the query makes of the whole sources,
 //! whatever happened in them.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tributary_api::coordinator::BatchStatus;
 use tributary_hudi::SystemStores;
 use tributary_server::embedded::Embedded;
-use tributary_testkit::{Happened, RandomTable, Record};
-use tributary_types::pipeline::{Pipeline, TableType};
+use tributary_testkit::{Happened, RandomTable, Record, Vanishing, VanishingStores};
+use tributary_types::pipeline::{Operation, Pipeline, TableType};
 use tributary_types::{InstantTime, Outcome};
 
-use crate::support::{Lake, assert_sound, has_table, pipeline, roles, rows, run, value_table, values};
+use crate::support::{Lake, assert_sound, has_table, pipeline, roles, roles_over, rows, run, value_table, values};
 
 const COPY_ON_WRITE: TableType = TableType::CopyOnWrite;
 const MERGE_ON_READ: TableType = TableType::MergeOnRead;
@@ -24,6 +26,11 @@ const KINDS: [(TableType, u32); 6] = [
 ];
 /// Times that a table goes on and batches follow, in one history.
 const ROUNDS: usize = 10;
+
+/// Histories of each kind: more with `TRIBUTARY_TEST_HISTORIES`.
+fn histories() -> u64 {
+    std::env::var("TRIBUTARY_TEST_HISTORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
+}
 
 /// Runs a batch; `None` where nothing was new.
 async fn batch(roles: &Embedded, job: &Pipeline, number: &mut usize) -> Option<BatchStatus> {
@@ -86,7 +93,7 @@ async fn follow(kind: (TableType, u32), seed: u64) -> Happened {
     let query = &QUERIES[seed as usize % QUERIES.len()];
     let mut target = json!({"path": out, "table_name": "out", "record_key": ["id"]});
     // Without partitions of its own the target has one record of a key that moved, with them two for a while.
-    if seed % 3 != 0 {
+    if !seed.is_multiple_of(3) {
         target["partition_by"] = json!(["part"]);
     }
     if seed % 4 >= 2 {
@@ -121,7 +128,7 @@ async fn follow(kind: (TableType, u32), seed: u64) -> Happened {
 async fn a_target_follows_any_history_of_a_copy_on_write_table() {
     let mut happened = Happened::default();
     for (number, kind) in KINDS.into_iter().filter(|kind| kind.0 == COPY_ON_WRITE).enumerate() {
-        for seed in 0..2 {
+        for seed in 0..histories() {
             happened.add(&follow(kind, 2 * number as u64 + seed).await);
         }
     }
@@ -134,7 +141,7 @@ async fn a_target_follows_any_history_of_a_copy_on_write_table() {
 async fn a_target_follows_any_history_of_a_merge_on_read_table() {
     let mut happened = Happened::default();
     for (number, kind) in KINDS.into_iter().filter(|kind| kind.0 == MERGE_ON_READ).enumerate() {
-        for seed in 0..2 {
+        for seed in 0..histories() {
             happened.add(&follow(kind, 2 * number as u64 + seed).await);
         }
     }
@@ -218,8 +225,9 @@ async fn follow_pairs(kinds: [(TableType, u32); 2], seed: u64, deletes: &str) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn a_join_with_both_sides_changing_is_what_the_whole_join_would_be() {
     let mut happened = Happened::default();
-    for (seed, kinds) in [[KINDS[0], KINDS[1]], [KINDS[3], KINDS[4]]].into_iter().enumerate() {
-        happened.add(&follow_pairs(kinds, seed as u64, "ignore").await);
+    for seed in 0..histories() {
+        let kinds = [[KINDS[0], KINDS[1]], [KINDS[3], KINDS[4]]][seed as usize % 2];
+        happened.add(&follow_pairs(kinds, seed, "ignore").await);
     }
     assert!(happened.times("delete") > 0 && happened.times("out of order") > 0, "{happened:?}");
 }
@@ -227,10 +235,40 @@ async fn a_join_with_both_sides_changing_is_what_the_whole_join_would_be() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_join_of_sources_that_deliver_deletes_is_what_the_whole_join_would_be() {
     let mut happened = Happened::default();
-    for (seed, kinds) in [[KINDS[1], KINDS[0]], [KINDS[2], KINDS[5]]].into_iter().enumerate() {
-        happened.add(&follow_pairs(kinds, 10 + seed as u64, "propagate").await);
+    for seed in 0..histories() {
+        let kinds = [[KINDS[1], KINDS[0]], [KINDS[2], KINDS[5]]][seed as usize % 2];
+        happened.add(&follow_pairs(kinds, 10 + seed, "propagate").await);
     }
     assert!(happened.times("delete") > 0 && happened.times("move") > 0, "{happened:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_deletes_are_told_by_and_that_vanishes_is_planned_again_or_fails_the_batch() {
+    let lake = Lake::new();
+    let source = value_table(&roles(), &lake.path("src")).await;
+    source.upsert(vec![values([("a".to_string(), 1), ("b".to_string(), 2)])]).await.unwrap();
+    let job = pipeline(json!({
+        "name": "p",
+        "source": [{"name": "src", "path": lake.path("src"), "start": "snapshot", "deletes": "propagate"}],
+        "target": {"path": lake.path("out"), "table_name": "out", "record_key": ["id"]},
+    }));
+    let first = run(&roles(), &job, "r1").await;
+    assert_eq!(first.outcome, Some(Outcome::Committed), "{:?}", first.error);
+    source.commit(vec![values([("a".to_string(), 0)])], Operation::Delete).await.unwrap();
+    let disturbed = |vanishing: &Arc<Vanishing>| {
+        roles_over(Arc::new(VanishingStores::new(Arc::new(SystemStores::new()), Arc::clone(vanishing))))
+    };
+    let gone = Vanishing::new("/src/", usize::MAX, || {});
+    let failed = run(&disturbed(&gone), &job, "r2").await;
+    let error = failed.error.unwrap();
+    assert_eq!((failed.outcome, error.reason.as_str()), (Some(Outcome::Conflict), "FILE_GONE"), "{}", error.message);
+    assert_eq!(stored(&roles(), &lake.path("out")).await.len(), 2, "nothing moved");
+    let once = Vanishing::new("/src/", 1, || {});
+    let again = run(&disturbed(&once), &job, "r3").await;
+    assert_eq!((again.outcome, once.missed()), (Some(Outcome::Committed), 1), "{:?}", again.error);
+    assert_eq!((again.written.deletes, again.sources[0].rows), (1, 1));
+    assert_eq!(stored(&roles(), &lake.path("out")).await, [json!({"id": "b", "value": 2})]);
+    assert_sound(&lake.path("out"), "p").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

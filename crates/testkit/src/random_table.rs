@@ -37,6 +37,9 @@ pub struct Record {
 /// Where a record is.
 pub(crate) type Place = (String, String);
 
+/// What a write does to records; `None`: they go.
+pub(crate) type Effects = Vec<(Place, Option<Record>)>;
+
 /// A file group.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Group {
@@ -85,7 +88,7 @@ pub struct RandomTable {
     pub(crate) groups: BTreeMap<GroupKey, Group>,
     pending: Vec<Work>,
     /// What each completed write did to records, by its time in the table's clock.
-    effects: Vec<(InstantTime, Vec<(Place, Option<Record>)>)>,
+    effects: Vec<(InstantTime, Effects)>,
     happened: Happened,
 }
 
@@ -149,9 +152,6 @@ impl RandomTable {
             }
             None if !self.pending.is_empty() => {
                 let at = self.below(self.pending.len() as u64) as usize;
-                if at + 1 < self.pending.len() {
-                    self.happened.note("out of order");
-                }
                 self.finish(at).await;
             }
             None => {}
@@ -197,6 +197,9 @@ impl RandomTable {
 
     async fn finish(&mut self, at: usize) {
         let work = self.pending.remove(at);
+        if self.pending.iter().any(|other| other.requested < work.requested) {
+            self.happened.note("out of order");
+        }
         let completed = self.now();
         self.put_completed(&work, &completed).await;
         for group in &work.replaces {

@@ -7,7 +7,7 @@ use tributary_hudi::GroupKey;
 use tributary_types::InstantTime;
 use tributary_types::pipeline::TableType;
 
-use super::{Place, RandomTable, Record};
+use super::{Effects, RandomTable, Record};
 
 /// What becomes of the row of a key: its record, with a commit time where it keeps an older one; `None`: it goes.
 pub(super) type Change = Option<(Record, Option<InstantTime>)>;
@@ -30,7 +30,7 @@ pub(super) struct Work {
     pub(super) files: Vec<Written>,
     pub(super) replaces: Vec<GroupKey>,
     pub(super) compacts: BTreeSet<GroupKey>,
-    pub(super) effects: Vec<(Place, Option<Record>)>,
+    pub(super) effects: Effects,
     pub(super) notes: Vec<&'static str>,
 }
 
