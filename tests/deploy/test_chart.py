@@ -123,7 +123,7 @@ class Chart(unittest.TestCase):
                 if stateful:
                     self.assertEqual(1, workload["spec"]["replicas"])
                 keeps = "data-dir" in flags(pod)
-                self.assertEqual(component in ("server", "checkpoint"), keeps)
+                self.assertEqual(component in ("server", "coordinator", "checkpoint"), keeps)
                 self.assertEqual(keeps, "volumeClaimTemplates" in workload["spec"])
             deployments = {workload["metadata"]["name"] for workload in of_kind(documents, "Deployment")}
             for scaler in of_kind(documents, "HorizontalPodAutoscaler"):

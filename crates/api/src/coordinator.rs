@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The coordinator role: batches, from the request to the outcome.
 
+mod failure;
+mod planned;
+mod refused;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{
     BatchName, Code, Cursor, Fault, InstantTime, Outcome, Override, PipelineName, RequestId, Retry, SourceName, Stage,
-    Window, with_causes,
+    Window,
 };
 
 use crate::checkpoint::CursorCommit;
 use crate::timeline::WindowReport;
 use crate::{BoxedError, RowStream, checkpoint, merge, timeline, writer};
 
-mod refused;
-
+pub use failure::Failure;
+pub use planned::{OverrideStatus, PlannedBatch};
 pub use refused::{Refused, RefusedCount};
 
 /// Runs batches. One batch reads a window of every source, merges them and commits rows and cursors at once.
@@ -128,19 +132,6 @@ pub struct SourceStatus {
     pub bytes_read: u64,
 }
 
-/// A cursor that was to be set by hand.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OverrideStatus {
-    /// The source.
-    pub source: SourceName,
-    /// Where to, as it was asked for.
-    pub to: String,
-    /// The commit that applied it before; then nothing is done. `None`: this batch applies it, if it commits.
-    pub applied_by: Option<InstantTime>,
-    /// The source's cursor in the newest commit.
-    pub before: Option<Cursor>,
-}
-
 /// What reached the target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
@@ -172,36 +163,6 @@ pub struct Written {
     /// File groups that were replaced as a whole.
     #[serde(default)]
     pub replaced_groups: u64,
-}
-
-/// Why a batch did not commit, as it is told to a caller.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// What kind.
-    pub code: Code,
-    /// What to do.
-    pub retry: Retry,
-    /// Stable name.
-    pub reason: String,
-    /// The message with its causes.
-    pub message: String,
-}
-
-/// What the next batch would do.
-#[derive(Debug, Clone)]
-pub struct PlannedBatch {
-    /// Windows of the sources.
-    pub sources: Vec<SourceStatus>,
-    /// Cursors that it would set by hand.
-    pub overrides: Vec<OverrideStatus>,
-    /// Whether there is anything to do.
-    pub has_news: bool,
-    /// Logical and physical plan, and the result's schema, as text.
-    pub logical_plan: String,
-    /// The physical plan.
-    pub physical_plan: String,
-    /// Columns of the result: name and type.
-    pub columns: Vec<(String, String)>,
 }
 
 /// The rows of a committed batch.
@@ -618,36 +579,6 @@ impl Fault for Error {
             Error::Writer(error) => error.reason(),
             Error::Unreachable { .. } => "ROLE_UNREACHABLE",
             Error::Other { .. } => "OTHER",
-        }
-    }
-}
-
-impl Error {
-    /// The reason of [`Error::WriterConflict`], by which records of earlier batches tell it.
-    pub const WRITER_CONFLICT: &'static str = "WRITER_CONFLICT";
-
-    /// How a batch that failed with this error ended.
-    pub fn outcome(&self) -> Outcome {
-        if self.retry() == Retry::ReadBack {
-            return Outcome::Unknown;
-        }
-        match self.code() {
-            Code::Invalid | Code::Unsupported | Code::Exists | Code::Unauthenticated | Code::Denied => {
-                Outcome::Rejected
-            }
-            Code::Conflict | Code::Fenced => Outcome::Conflict,
-            Code::Cancelled => Outcome::Cancelled,
-            _ => Outcome::Failed,
-        }
-    }
-
-    /// The error as it is told to a caller: the message with all its causes on one line.
-    pub fn failure(&self) -> Failure {
-        Failure {
-            code: self.code(),
-            retry: self.retry(),
-            reason: self.reason().to_string(),
-            message: with_causes(self),
         }
     }
 }
