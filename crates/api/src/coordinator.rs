@@ -541,7 +541,9 @@ impl Error {
             return Outcome::Unknown;
         }
         match self.code() {
-            Code::Invalid | Code::Unsupported | Code::Exists | Code::Unauthenticated | Code::Denied => Outcome::Rejected,
+            Code::Invalid | Code::Unsupported | Code::Exists | Code::Unauthenticated | Code::Denied => {
+                Outcome::Rejected
+            }
             Code::Conflict | Code::Fenced => Outcome::Conflict,
             Code::Cancelled => Outcome::Cancelled,
             _ => Outcome::Failed,

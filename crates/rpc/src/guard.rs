@@ -100,7 +100,8 @@ impl Guard {
             return Ok((Request::from_parts(parts, body), After::default()));
         }
         let busy = |_| Denied::Busy { limit: self.limits.requests };
-        let mut after = After { place: Some(Arc::clone(&self.places).try_acquire_owned().map_err(busy)?), ..After::default() };
+        let mut after =
+            After { place: Some(Arc::clone(&self.places).try_acquire_owned().map_err(busy)?), ..After::default() };
         let certificate = match parts.extensions.remove::<Connection>() {
             Some(connection) => {
                 // Where handlers look for the caller's address.
@@ -178,7 +179,12 @@ impl Guard {
     }
 
     /// Opens what the first message of a `DoPut` between roles carries; any other `DoPut` is a question about everything.
-    async fn take_rows(&self, method: &Method, body: Body, caller: Option<(Principal, &Tickets)>) -> Result<Body, Denied> {
+    async fn take_rows(
+        &self,
+        method: &Method,
+        body: Body,
+        caller: Option<(Principal, &Tickets)>,
+    ) -> Result<Body, Denied> {
         let Some((principal, tickets)) = caller else { return Ok(body) };
         let (message, rest) = self.in_time(first_message(body, crate::MESSAGE_LIMIT)).await?;
         let mut first = FlightData::decode(message).map_err(|e| Denied::Malformed { what: e.to_string() })?;

@@ -214,18 +214,22 @@ mod tests {
              2027-01-01\n[[principal]]\nname = \"d\"\nrole = \"admin\"\ncertificate = [\"x\"]\n",
         )
         .unwrap_err();
-        for told in ["64 hexadecimal digits", "`b`: it has neither", "`pipelines` is empty", "needs date, time", "`c` has too"] {
+        for told in
+            ["64 hexadecimal digits", "`b`: it has neither", "`pipelines` is empty", "needs date, time", "`c` has too"]
+        {
             assert!(refused.contains(told), "{told}: {refused}");
         }
         assert!(!refused.contains("my-plain-token"), "{refused}");
-        let unknown = AuthFile::parse("[[principal]]\nname = \"a\"\nrole = \"reader\"\ntoken = \"my-plain-token\"\n").unwrap_err();
+        let unknown = AuthFile::parse("[[principal]]\nname = \"a\"\nrole = \"reader\"\ntoken = \"my-plain-token\"\n")
+            .unwrap_err();
         assert!(unknown.contains("line 4") && unknown.contains("token") && !unknown.contains("my-plain"), "{unknown}");
         assert!(AuthFile::parse("[[principal]]\nname = \"a\"\nrole = \"root\"\n").unwrap_err().contains("line 3"));
     }
 
     #[test]
     fn days_are_counted_as_the_calendar_does() {
-        for (date, days) in [((1970, 1, 1), 0), ((2000, 2, 29), 11_016), ((2000, 3, 1), 11_017), ((2027, 1, 1), 20_819)] {
+        for (date, days) in [((1970, 1, 1), 0), ((2000, 2, 29), 11_016), ((2000, 3, 1), 11_017), ((2027, 1, 1), 20_819)]
+        {
             assert_eq!(days_since_epoch(date.0, date.1, date.2), days, "{date:?}");
         }
     }

@@ -91,13 +91,17 @@ pub enum Denied {
         limit: usize,
     },
     /// More requests at once than the server takes.
-    #[error("the server has {limit} requests under way and takes no further one now (`--max-requests`); ask again later")]
+    #[error(
+        "the server has {limit} requests under way and takes no further one now (`--max-requests`); ask again later"
+    )]
     Busy {
         /// The limit.
         limit: usize,
     },
     /// The caller did not read what it asked for.
-    #[error("no row was taken for {seconds} s, so the server gave the stream up (`--stall-timeout`); ask again, and read on")]
+    #[error(
+        "no row was taken for {seconds} s, so the server gave the stream up (`--stall-timeout`); ask again, and read on"
+    )]
     Stalled {
         /// For how long.
         seconds: u64,
@@ -123,7 +127,9 @@ impl Fault for Denied {
 
     fn retry(&self) -> Retry {
         match self {
-            Denied::NoIssuer { .. } | Denied::Busy { .. } | Denied::Slow { .. } | Denied::Stalled { .. } => Retry::Again,
+            Denied::NoIssuer { .. } | Denied::Busy { .. } | Denied::Slow { .. } | Denied::Stalled { .. } => {
+                Retry::Again
+            }
             Denied::ExpiredTicket => Retry::Rebase,
             _ => Retry::Never,
         }

@@ -79,7 +79,10 @@ impl OidcSettings {
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !fetch::is_safe(&self.issuer) {
-            problems.push(format!("oidc: `issuer` is `{}`: it must be an https:// URL (http:// on this machine)", self.issuer));
+            problems.push(format!(
+                "oidc: `issuer` is `{}`: it must be an https:// URL (http:// on this machine)",
+                self.issuer
+            ));
         }
         if self.audience.trim().is_empty() {
             problems.push("oidc: `audience` is empty: any token of the issuer would be good here".to_string());
@@ -151,7 +154,9 @@ impl Issuer {
         match (jwt.find(&keys.known), &keys.failure) {
             (Some(key), _) => Ok(key.clone()),
             (None, Some(what)) => Err(Denied::NoIssuer { what: what.clone() }),
-            (None, None) => Err(Denied::BadToken { what: "it is signed with a key that its issuer does not have".to_string() }),
+            (None, None) => {
+                Err(Denied::BadToken { what: "it is signed with a key that its issuer does not have".to_string() })
+            }
         }
     }
 }
@@ -166,7 +171,8 @@ fn check(claims: &BTreeMap<String, Value>, settings: &OidcSettings, now: i64) ->
     if !audience.is_some_and(|audience| has(audience, &settings.audience, false)) {
         return bad("it is made out to somebody else (`aud`)");
     }
-    let Some(name) = at(claims, &settings.principal_claim).and_then(Value::as_str).filter(|name| !name.is_empty()) else {
+    let Some(name) = at(claims, &settings.principal_claim).and_then(Value::as_str).filter(|name| !name.is_empty())
+    else {
         return bad(&format!("it names nobody (`{}`)", settings.principal_claim));
     };
     let seconds = |claim: &str| claims.get(claim).and_then(Value::as_f64).map(|seconds| seconds as i64);

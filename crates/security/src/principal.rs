@@ -139,7 +139,9 @@ mod tests {
         let orders = Grant { role: Role::Operator, pipelines: vec![Pattern::new("orders_*"), Pattern::new("users")] };
         let principal = Principal { name: "airflow".to_string(), grants: vec![orders] };
         let pipeline = |name: &str| Scope::Pipeline(name.to_string());
-        assert!(principal.may(Role::Operator, &pipeline("orders_eu")) && principal.may(Role::Reader, &pipeline("users")));
+        assert!(
+            principal.may(Role::Operator, &pipeline("orders_eu")) && principal.may(Role::Reader, &pipeline("users"))
+        );
         assert!(!principal.may(Role::Admin, &pipeline("users")) && !principal.may(Role::Reader, &pipeline("payments")));
         assert!(principal.may(Role::Reader, &Scope::Any) && !principal.may(Role::Reader, &Scope::All));
         let everything = Principal { name: "root".to_string(), grants: vec![Grant::everywhere(Role::Admin)] };

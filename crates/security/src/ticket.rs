@@ -96,7 +96,8 @@ fn encode(expires_millis: i64, bound: &Bound, payload: &[u8]) -> Vec<u8> {
 fn decode(signed: &[u8]) -> Option<(i64, Bound, &[u8])> {
     let (expires, rest) = signed.split_first_chunk::<8>()?;
     let (&[role, kind], rest) = rest.split_first_chunk::<2>()?;
-    let role = [Role::Reader, Role::Operator, Role::Admin, Role::Peer].into_iter().find(|known| *known as u8 == role)?;
+    let role =
+        [Role::Reader, Role::Operator, Role::Admin, Role::Peer].into_iter().find(|known| *known as u8 == role)?;
     let (principal, rest) = decode_text(rest)?;
     let (name, payload) = decode_text(rest)?;
     let scope = match kind {

@@ -65,7 +65,8 @@ impl Prefixes {
         if self.allowed.iter().any(|prefix| place.is_within(prefix)) {
             return Ok(());
         }
-        let why = format!("it is outside of what this server works with (`--allow-url-prefix`): {}", self.shown.join(", "));
+        let why =
+            format!("it is outside of what this server works with (`--allow-url-prefix`): {}", self.shown.join(", "));
         Err(UrlRefused { url: without_credentials(url), why })
     }
 }
@@ -98,7 +99,7 @@ fn place_of(url: &str) -> Result<Place, UrlRefused> {
     }
     let path = rest.find('/').map_or("", |at| &rest[at..]);
     let segments = path.split('/').filter(|segment| !segment.is_empty());
-    let segments: Vec<String> = segments.map(decode).collect::<Result<_, _>>().map_err(|why| refuse(why))?;
+    let segments: Vec<String> = segments.map(decode).collect::<Result<_, _>>().map_err(&refuse)?;
     if scheme == "file" {
         if !rest.starts_with('/') {
             return Err(refuse("a file:// URL has three slashes: file:///lake"));
@@ -206,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_location_is_within_a_prefix_by_whole_folders() {
-        let allowed = prefixes(&["s3://lake/tables", "gs://other", "hdfs://name:9000/lake", "kafka://b1:9092,b2:9092/orders"]);
+        let allowed =
+            prefixes(&["s3://lake/tables", "gs://other", "hdfs://name:9000/lake", "kafka://b1:9092,b2:9092/orders"]);
         for good in [
             "s3://lake/tables",
             "s3://lake/tables/orders/",
@@ -268,7 +270,9 @@ mod tests {
     #[test]
     fn credentials_in_a_url_are_refused_and_not_repeated() {
         let allowed = prefixes(&["s3://lake"]);
-        for bad in ["s3://key:secretpw@lake/t", "s3://secretpw@lake/t", "kafka://me:secretpw@b/t", "s3://x:secretpw@elsewhere"] {
+        for bad in
+            ["s3://key:secretpw@lake/t", "s3://secretpw@lake/t", "kafka://me:secretpw@b/t", "s3://x:secretpw@elsewhere"]
+        {
             let refused = allowed.check(bad).unwrap_err().to_string();
             assert!(!refused.contains("secretpw") && refused.contains("***@"), "{refused}");
         }

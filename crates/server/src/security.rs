@@ -17,8 +17,8 @@ use tributary_rpc::guard::GuardLayer;
 use tributary_rpc::{AcceptLimits, Dial, Guard, GuardLimits};
 use tributary_security::tls::Identity;
 use tributary_security::{
-    AuthFile, Authenticator, Certificates, ClientFiles, ClientTls, ClusterKey, LoadError, Prefixes, Secret, SecretSource,
-    ServerFiles, ServerTls, Tickets, Watched,
+    AuthFile, Authenticator, Certificates, ClientFiles, ClientTls, ClusterKey, LoadError, Prefixes, Secret,
+    SecretSource, ServerFiles, ServerTls, Tickets, Watched,
 };
 use tributary_types::{Clock, Entropy};
 
@@ -97,11 +97,11 @@ pub fn client(given: &ClientSecurity, environment: impl Fn(&str) -> Option<Strin
 
 fn identity(given: &ClientSecurity) -> Result<Option<Identity>, String> {
     match (&given.tls_cert, &given.tls_key) {
-        (Some(certificate), Some(key)) => {
-            Ok(Some(Identity { certificate: certificate.clone(), key: key.clone() }))
-        }
+        (Some(certificate), Some(key)) => Ok(Some(Identity { certificate: certificate.clone(), key: key.clone() })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err("--tls-cert is given without --tls-key: a certificate is of no use without its key".into()),
+        (Some(_), None) => {
+            Err("--tls-cert is given without --tls-key: a certificate is of no use without its key".into())
+        }
         (None, Some(_)) => Err("--tls-key is given without --tls-cert: say whose key it is".into()),
     }
 }
@@ -141,7 +141,8 @@ pub fn server(
     let cluster = problems.take(cluster_key(given.cluster_key_file.as_deref(), environment)).flatten();
     let file = given.auth_file.clone().map(|path| watched_file(&path));
     let file = file.and_then(|opened| problems.take(opened.map_err(|e| e.to_string())));
-    let prefixes = problems.take(Prefixes::new(&given.allow_url_prefix).map_err(|e| format!("--allow-url-prefix: {e}")));
+    let prefixes =
+        problems.take(Prefixes::new(&given.allow_url_prefix).map_err(|e| format!("--allow-url-prefix: {e}")));
     problems.0.extend(contradictions(&Facts::of(client, given, plan, cluster.is_some())));
     let server_tls = |optional: bool, client_ca: Option<PathBuf>, alpn| {
         let identity = identity.clone()?;
@@ -152,7 +153,8 @@ pub fn server(
     let tls = server_tls(optional, given.tls_client_ca.clone(), &["h2"]);
     let tls = tls.and_then(|opened| problems.take(opened.map_err(|e| e.to_string())));
     // Probes have no certificate.
-    let http_tls = server_tls(true, None, &["h2", "http/1.1"]).and_then(|opened| problems.take(opened.map_err(|e| e.to_string())));
+    let http_tls =
+        server_tls(true, None, &["h2", "http/1.1"]).and_then(|opened| problems.take(opened.map_err(|e| e.to_string())));
     let peers_tls = problems.take(client_tls(client)).flatten();
     let (Some(prefixes), true) = (prefixes, problems.0.is_empty()) else { return Err(problems.0.join("\n")) };
 
@@ -207,7 +209,8 @@ fn cluster_key(
 ) -> Result<Option<ClusterKey>, String> {
     let Some(source) = secret(file, CLUSTER_KEY_VARIABLE, environment)? else { return Ok(None) };
     let where_from = file.map_or(CLUSTER_KEY_VARIABLE.to_string(), |file| file.display().to_string());
-    let short = || format!("{where_from}: the shared key is shorter than 32 characters: make one with `openssl rand -hex 32`");
+    let short =
+        || format!("{where_from}: the shared key is shorter than 32 characters: make one with `openssl rand -hex 32`");
     ClusterKey::new(&source.current()).map(Some).ok_or_else(short)
 }
 
@@ -278,7 +281,10 @@ fn contradictions(facts: &Facts<'_>) -> Vec<String> {
         ));
     }
     if facts.certificates && !facts.encrypts {
-        found.push("--tls-client-ca is given without --tls-cert and --tls-key: only an encrypted port sees certificates".into());
+        found.push(
+            "--tls-client-ca is given without --tls-cert and --tls-key: only an encrypted port sees certificates"
+                .into(),
+        );
     }
     if asks && facts.roles.contains(&Role::Coordinator) && !facts.has_principals && !facts.certificates {
         found.push(

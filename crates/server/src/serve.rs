@@ -182,10 +182,8 @@ async fn serve_http(
     let (address, listener) = bind(wanted).await?;
     let routes = Routes::from(http::routes(readiness.clone(), metrics));
     let incoming = Incoming::new(listener, security.http_tls.clone(), security.accept);
-    let serving = builder(security)
-        .accept_http1(true)
-        .add_routes(routes)
-        .serve_with_incoming_shutdown(incoming, told(stopped));
+    let serving =
+        builder(security).accept_http1(true).add_routes(routes).serve_with_incoming_shutdown(incoming, told(stopped));
     Ok((address, tokio::spawn(serving)))
 }
 

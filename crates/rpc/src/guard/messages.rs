@@ -217,7 +217,10 @@ mod tests {
         let too_large = only_message(pieces(&framed(b"large"), 3), 4).await.unwrap_err();
         assert_eq!(too_large, Denied::TooLarge { limit: 4 });
         // Refused by what it says of itself, before it is read.
-        assert_eq!(only_message(pieces(&[0, 255, 255, 255, 255], 5), 4).await.unwrap_err(), Denied::TooLarge { limit: 4 });
+        assert_eq!(
+            only_message(pieces(&[0, 255, 255, 255, 255], 5), 4).await.unwrap_err(),
+            Denied::TooLarge { limit: 4 }
+        );
         let twice = [framed(b"a"), framed(b"b")].concat();
         for (bytes, told) in [
             (twice.as_slice(), "more than one"),

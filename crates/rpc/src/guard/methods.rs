@@ -243,8 +243,16 @@ mod tests {
         }
         assert!(expected.len() > 20, "{expected:?}");
         let flight = [
-            "Handshake", "ListFlights", "GetFlightInfo", "PollFlightInfo", "GetSchema", "DoGet", "DoPut", "DoExchange",
-            "DoAction", "ListActions",
+            "Handshake",
+            "ListFlights",
+            "GetFlightInfo",
+            "PollFlightInfo",
+            "GetSchema",
+            "DoGet",
+            "DoPut",
+            "DoExchange",
+            "DoAction",
+            "ListActions",
         ];
         expected.extend(flight.map(|method| format!("/arrow.flight.protocol.FlightService/{method}")));
         let ours: BTreeSet<String> = METHODS.iter().map(|method| method.path.to_string()).collect();

@@ -236,7 +236,11 @@ async fn what_roles_offer_each_other_is_not_for_clients_and_the_other_way_round(
         calls.describe(crate::proto::timeline::DescribeRequest { url: "/t".to_string() }).await.unwrap_err()
     };
     assert_refused(&describe(server.channel(Some("admin"))).await, Code::PermissionDenied, "ROLE_MISSING");
-    assert_refused(&describe(server.peer("another key, another key, another")).await, Code::Unauthenticated, "TOKEN_UNKNOWN");
+    assert_refused(
+        &describe(server.peer("another key, another key, another")).await,
+        Code::Unauthenticated,
+        "TOKEN_UNKNOWN",
+    );
     assert_eq!(describe(server.peer(KEY)).await.code(), Code::Unimplemented);
     let mut peer = CoordinatorServiceClient::new(server.peer(KEY));
     assert_refused(&peer.get_batch(named("orders/r")).await.unwrap_err(), Code::PermissionDenied, "ROLE_MISSING");
@@ -327,10 +331,11 @@ async fn questions_about_everything_take_a_role_on_everything() {
     };
     let denied = server.flight("admin").do_put(stage(b"")).await.unwrap_err();
     assert_refused(&denied, Code::PermissionDenied, "ROLE_MISSING");
-    let mut unsigned = FlightServiceClient::new(server.peer(KEY).with(
-        Some(SecretSource::Fixed(ClusterKey::new(&Secret::new(KEY)).unwrap().token().clone())),
-        None,
-    ));
+    let mut unsigned = FlightServiceClient::new(
+        server
+            .peer(KEY)
+            .with(Some(SecretSource::Fixed(ClusterKey::new(&Secret::new(KEY)).unwrap().token().clone())), None),
+    );
     assert_refused(&unsigned.do_put(stage(b"")).await.unwrap_err(), Code::PermissionDenied, "TICKET_INVALID");
     let mut signed = FlightServiceClient::new(server.peer(KEY));
     assert_eq!(signed.do_put(stage(b"")).await.unwrap_err().code(), Code::Unimplemented, "no writer runs here");
@@ -378,10 +383,8 @@ async fn oversized_and_malformed_messages_are_refused_and_the_server_goes_on() {
     let server = Asked::start(limits, &[]).await;
     let mut calls = server.calls("admin");
     let mut large = run_request("orders");
-    large.pipeline.as_mut().unwrap().transforms = vec![proto::Transform {
-        sql: Some("x".repeat(65 << 10)),
-        ..Default::default()
-    }];
+    large.pipeline.as_mut().unwrap().transforms =
+        vec![proto::Transform { sql: Some("x".repeat(65 << 10)), ..Default::default() }];
     let refused = calls.run_batch(large).await.unwrap_err();
     assert_refused(&refused, Code::ResourceExhausted, "REQUEST_TOO_LARGE");
 

@@ -24,7 +24,9 @@ pub(super) fn is_safe(url: &str) -> bool {
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
         None => return false,
     };
-    url.username().is_empty() && url.password().is_none() && (url.scheme() == "https" || (local && url.scheme() == "http"))
+    url.username().is_empty()
+        && url.password().is_none()
+        && (url.scheme() == "https" || (local && url.scheme() == "http"))
 }
 
 /// Fetches an issuer's documents.

@@ -131,8 +131,11 @@ impl Key {
         let signed = jwt.signed.as_bytes();
         let [first, second] = &self.numbers;
         let verified = match self.algorithm {
-            Algorithm::Rs256 => RsaPublicKeyComponents { n: first.as_slice(), e: second.as_slice() }
-                .verify(&signature::RSA_PKCS1_2048_8192_SHA256, signed, &jwt.signature),
+            Algorithm::Rs256 => RsaPublicKeyComponents { n: first.as_slice(), e: second.as_slice() }.verify(
+                &signature::RSA_PKCS1_2048_8192_SHA256,
+                signed,
+                &jwt.signature,
+            ),
             Algorithm::Es256 => {
                 let point = [&[4], first.as_slice(), second.as_slice()].concat();
                 UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point).verify(signed, &jwt.signature)

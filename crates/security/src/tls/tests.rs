@@ -105,7 +105,10 @@ async fn a_client_needs_a_certificate_of_the_authority_that_is_valid_now() {
     assert!(expired.talk().await.unwrap_err().to_lowercase().contains("expired"));
     let foreign = Some(identity(other.issue("foreign", &["airflow.example"], VALID)));
     let foreign = Pair { server: setup.server(VALID, ca(), true), client: client(foreign) };
-    assert!(foreign.talk().await.unwrap_err().contains("UnknownCA") || foreign.talk().await.unwrap_err().contains("UnknownIssuer"));
+    assert!(
+        foreign.talk().await.unwrap_err().contains("UnknownCA")
+            || foreign.talk().await.unwrap_err().contains("UnknownIssuer")
+    );
 }
 
 #[tokio::test]

@@ -43,6 +43,9 @@ mod tests {
         let stores = FencedStores::around(Arc::new(SystemStores::new()), prefixes);
         assert_eq!(stores.open(&inside).unwrap().url(), inside);
         let refused = stores.open("/etc").unwrap_err().to_string();
-        assert!(refused.contains("`/etc` is not a table location") && refused.contains("--allow-url-prefix"), "{refused}");
+        assert!(
+            refused.contains("`/etc` is not a table location") && refused.contains("--allow-url-prefix"),
+            "{refused}"
+        );
     }
 }

@@ -38,7 +38,8 @@ fn files() -> Files {
         file.display().to_string()
     };
     let hash = tributary_security::secret::token_hash("t");
-    let auth = write("auth.toml", &format!("[[principal]]\nname = \"a\"\nrole = \"admin\"\ntoken_sha256 = [\"{hash}\"]\n"));
+    let auth =
+        write("auth.toml", &format!("[[principal]]\nname = \"a\"\nrole = \"admin\"\ntoken_sha256 = [\"{hash}\"]\n"));
     let cluster = write("cluster.key", "0123456789abcdef0123456789abcdef\n");
     Files { auth, cluster, _folder: folder }
 }
@@ -87,8 +88,16 @@ fn every_problem_is_told_at_once_and_no_secret_with_it() {
     std::fs::write(&short, "hunter2").unwrap();
     let short = short.display().to_string();
     let flags = [
-        "--auth-file", "/nonexistent/auth.toml", "--cluster-key-file", &short, "--tls-cert", "/c.pem", "--tls-client-ca",
-        "/ca.pem", "--allow-url-prefix", "s3://k:hunter2@b",
+        "--auth-file",
+        "/nonexistent/auth.toml",
+        "--cluster-key-file",
+        &short,
+        "--tls-cert",
+        "/c.pem",
+        "--tls-client-ca",
+        "/ca.pem",
+        "--allow-url-prefix",
+        "s3://k:hunter2@b",
     ];
     let told = refused(&flags, HERE, &Role::ALL, false);
     for part in ["/nonexistent/auth.toml", "shorter than 32", "without --tls-key", "--allow-url-prefix"] {
