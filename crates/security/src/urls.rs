@@ -99,7 +99,7 @@ fn place_of(url: &str) -> Result<Place, UrlRefused> {
     }
     let path = rest.find('/').map_or("", |at| &rest[at..]);
     let segments = path.split('/').filter(|segment| !segment.is_empty());
-    let segments: Vec<String> = segments.map(decode).collect::<Result<_, _>>().map_err(|why| refuse(why))?;
+    let segments: Vec<String> = segments.map(decode).collect::<Result<_, _>>().map_err(&refuse)?;
     if scheme == "file" {
         if !rest.starts_with('/') {
             return Err(refuse("a file:// URL has three slashes: file:///lake"));

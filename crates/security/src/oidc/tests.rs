@@ -270,6 +270,39 @@ async fn an_issuer_that_is_away_is_told_and_known_keys_stay_in_use() {
     assert!(verifier.verify(&token(NOW + 9000)).await.is_ok());
 }
 
+#[tokio::test]
+async fn a_file_of_principals_lets_the_tokens_of_its_issuer_in_beside_those_that_it_lists() {
+    let ec = Signer::ec();
+    let issuer = TestIssuer::start(vec![ec.public("ec")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth.toml");
+    let listed = crate::secret::token_hash("a.listed.token");
+    let write = |audience: &str| {
+        let text = format!(
+            "[[principal]]\nname = \"bob\"\nrole = \"admin\"\ntoken_sha256 = [\"{listed}\"]\n[oidc]\nissuer = \"{}\"\n\
+             audience = \"{audience}\"\n[[oidc.rule]]\nclaim = \"groups\"\nvalue = \"data\"\nrole = \"reader\"\n",
+            issuer.url
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    write("tributary");
+    let path = file.clone();
+    let load = move || crate::AuthFile::load(&path);
+    let watched = Arc::new(crate::Watched::open("principals", vec![file.clone()], load).unwrap());
+    let clock = Arc::new(Hand(AtomicI64::new(NOW)));
+    let authenticator = crate::Authenticator::new(Some(watched), None, crate::Certificates::Ignored, clock);
+    let token = ec.token("ec", &issuer.claims());
+    for _ in 0..3 {
+        assert_eq!(authenticator.authenticate(Some(&token), None).await.unwrap().name, "ann");
+    }
+    assert_eq!(issuer.asked.load(Ordering::SeqCst), 1, "the keys are kept from call to call");
+    assert_eq!(authenticator.authenticate(Some("a.listed.token"), None).await.unwrap().name, "bob");
+    assert_eq!(authenticator.authenticate(Some("nobodys"), None).await.unwrap_err(), Denied::UnknownToken);
+    write("somebody-else");
+    let denied = authenticator.authenticate(Some(&token), None).await.unwrap_err();
+    assert!(why(&denied).contains("somebody else"), "{denied}");
+}
+
 #[test]
 fn settings_that_would_let_anybody_in_are_refused() {
     let settings = |text: &str| toml::from_str::<OidcSettings>(text).unwrap().problems().join("; ");

@@ -212,6 +212,41 @@ async fn a_batch_that_outlasts_the_drain_time_is_cancelled_and_named() {
     assert_eq!(stopped.unfinished.iter().map(BatchName::as_str).collect::<Vec<_>>(), ["p/slow"]);
 }
 
+/// The type and the content of the next frame of HTTP/2.
+async fn next_frame(connection: &mut TcpStream) -> (u8, Vec<u8>) {
+    let mut head = [0; 9];
+    connection.read_exact(&mut head).await.unwrap();
+    let mut content = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    connection.read_exact(&mut content).await.unwrap();
+    (head[3], content)
+}
+
+#[tokio::test]
+async fn a_connection_is_told_its_limits_and_begins_anew_when_it_is_old_without_breaking_a_call() {
+    let (streams, age) = (7, Some(Duration::from_millis(200)));
+    let security = Security { streams, age, ..Security::default() };
+    let held = Arc::new(Held::default());
+    let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() };
+    let server = start_secured(hosted(&held), options, security).await.unwrap();
+    let url = format!("http://{}", server.address());
+    let client = CoordinatorClient::new(connect_lazily(&url).unwrap(), url);
+    let started = client.run_batch(request("r")).await.unwrap();
+    let mut watching = client.watch_batch(&started.name).await.unwrap();
+
+    let mut raw = TcpStream::connect(server.address()).await.unwrap();
+    raw.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let (kind, settings) = next_frame(&mut raw).await;
+    // The third setting is how many streams there may be.
+    assert!(kind == 4 && settings.chunks(6).any(|one| one == [0, 3, 0, 0, 0, 7]), "{settings:?}");
+    // The seventh kind of frame asks to go away.
+    while next_frame(&mut raw).await.0 != 7 {}
+
+    // Older than the connection may be by now: this one goes on, and others begin on a new one.
+    assert!(client.run_batch(request("r2")).await.is_ok());
+    held.end_all();
+    watching.wait_for(|status| status.outcome.is_some()).await.unwrap();
+}
+
 #[tokio::test]
 async fn an_address_in_use_is_named() {
     let (_, server, _) = serve_held().await;
