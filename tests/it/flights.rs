@@ -13,7 +13,7 @@ use arrow_flight::{
 };
 use futures::{StreamExt, TryStreamExt};
 use serde_json::json;
-use tributary_api::coordinator::{BatchStatus, Coordinator};
+use tributary_api::coordinator::BatchStatus;
 use tributary_hudi::{Stores, SystemStores};
 use tributary_rpc::{PullSettings, connect_lazily};
 use tributary_server::bench::source::SourceTable;
