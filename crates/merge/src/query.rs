@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn a_query_names_relations_but_not_its_own_views_and_common_tables() {
         let text = "CREATE TEMPORARY VIEW v AS SELECT * FROM tables.orders; \
-                    WITH c AS (SELECT id FROM `batch:p/r`) SELECT * FROM v JOIN c ON v.id = c.id, Tables.Orders \
+                    WITH c AS (SELECT id FROM `batch:p/r`) SELECT * FROM v JOIN c ON v.id = c.id, tables.Orders \
                     WHERE v.id IN (SELECT id FROM c)";
         let names = names_of(text);
         let expected: [&[&str]; 2] = [&["tables", "orders"], &["batch:p/r"]];

@@ -296,7 +296,7 @@ async fn a_flight_is_found_by_path_and_by_command_and_says_what_the_batch_was() 
         let told = flight.get_schema(descriptor).await.unwrap().into_inner();
         assert_eq!(arrow::datatypes::Schema::try_from(told).unwrap(), schema);
     }
-    let unknown = flight.get_flight_info(FlightDescriptor::new_cmd("table:x")).await.unwrap_err();
+    let unknown = flight.get_flight_info(FlightDescriptor::new_cmd("rows:x")).await.unwrap_err();
     assert!(unknown.message().contains("a batch is `batch:<pipeline>/<request id>`"), "{unknown:?}");
 }
 
