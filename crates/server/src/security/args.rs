@@ -62,8 +62,9 @@ pub struct ServeSecurity {
     /// Size of a request of the control plane.
     #[arg(long, env = "TRIBUTARY_MAX_REQUEST_SIZE", default_value = "16MiB", value_parser = size)]
     pub max_request_size: ByteSize,
-    /// Connections that are older begin anew, without breaking a call; so that changed certificates take hold. Never: 0s.
-    #[arg(long, env = "TRIBUTARY_MAX_CONNECTION_AGE", default_value = "1h", value_parser = span)]
+    /// Connections that are older begin anew, so that changed certificates take hold; what runs on them goes on, and a call
+    /// that comes just then may have to be sent again. Never: 0s.
+    #[arg(long, env = "TRIBUTARY_MAX_CONNECTION_AGE", default_value = "0s", value_parser = span)]
     pub max_connection_age: Span,
     /// Time for a handshake and the first words of a connection.
     #[arg(long, env = "TRIBUTARY_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = span)]
