@@ -56,7 +56,9 @@ impl Served {
 /// A client of a server at `http://HOST:PORT`.
 pub(crate) fn client(url: &str) -> FlightClient {
     let channel = connect_lazily(url).unwrap();
-    FlightClient::new_from_inner(FlightServiceClient::new(channel.into_transport()).max_decoding_message_size(256 << 20))
+    FlightClient::new_from_inner(
+        FlightServiceClient::new(channel.into_transport()).max_decoding_message_size(256 << 20),
+    )
 }
 
 pub(crate) fn flight(name: &str) -> FlightDescriptor {

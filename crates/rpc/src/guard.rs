@@ -7,6 +7,7 @@
 //!
 //! A server that does not ask who calls ([`Guard::open`]) keeps the limits and the locations.
 
+mod actions;
 mod answers;
 mod messages;
 mod methods;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use arrow_flight::{FlightData, FlightInfo, PollInfo, Ticket};
+use arrow_flight::{FlightData, FlightEndpoint, FlightInfo, PollInfo, Ticket};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use prost::Message;
@@ -149,6 +150,7 @@ impl Guard {
                 return self.redeem(method, body, caller).await;
             }
             What::Rows => return self.take_rows(method, body, caller).await,
+            What::Action => return self.act(method, body, caller, after).await,
         };
         let message = self.in_time(only_message(body, self.limits.request_size)).await?;
         let asked = read(&message).map_err(|e| Denied::Malformed { what: e.to_string() })?;
@@ -274,22 +276,21 @@ impl After {
 
 /// The answer with its tickets signed.
 fn sign(message: &[u8], tickets: &Tickets, bound: &Bound, answers: Answers) -> Option<Vec<u8>> {
-    let sign_all = |info: &mut FlightInfo| {
-        for endpoint in &mut info.endpoint {
-            if let Some(ticket) = &mut endpoint.ticket {
-                ticket.ticket = tickets.sign(bound, &ticket.ticket).into();
-                let millis = tickets.expires_millis();
-                let expires = prost_types::Timestamp {
-                    seconds: millis.div_euclid(1000),
-                    nanos: (millis.rem_euclid(1000) * 1_000_000) as i32,
-                };
-                endpoint.expiration_time = match endpoint.expiration_time.take() {
-                    Some(earlier) if earlier.seconds < expires.seconds => Some(earlier),
-                    _ => Some(expires),
-                };
-            }
+    let sign_one = |endpoint: &mut FlightEndpoint| {
+        if let Some(ticket) = &mut endpoint.ticket {
+            ticket.ticket = tickets.sign(bound, &ticket.ticket).into();
+            let millis = tickets.expires_millis();
+            let expires = prost_types::Timestamp {
+                seconds: millis.div_euclid(1000),
+                nanos: (millis.rem_euclid(1000) * 1_000_000) as i32,
+            };
+            endpoint.expiration_time = match endpoint.expiration_time.take() {
+                Some(earlier) if earlier.seconds < expires.seconds => Some(earlier),
+                _ => Some(expires),
+            };
         }
     };
+    let sign_all = |info: &mut FlightInfo| info.endpoint.iter_mut().for_each(sign_one);
     match answers {
         Answers::Info => {
             let mut info = FlightInfo::decode(message).ok()?;
@@ -301,6 +302,7 @@ fn sign(message: &[u8], tickets: &Tickets, bound: &Bound, answers: Answers) -> O
             poll.info.iter_mut().for_each(sign_all);
             Some(poll.encode_to_vec())
         }
+        Answers::Renewed => actions::sign_renewed(message, sign_one),
     }
 }
 

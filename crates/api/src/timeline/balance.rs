@@ -41,6 +41,7 @@ mod tests {
             instants: None,
             all_but: false,
             file: None,
+            deleted: crate::timeline::Deleted::Unsaid,
         }
     }
 

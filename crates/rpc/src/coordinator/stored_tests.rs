@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use tonic::service::Routes;
-use tonic::transport::Channel;
 use tributary_api::coordinator::{BatchStatus, Coordinator, Error, RunRequest};
 use tributary_api::pipelines::{Change, Pipelines, RunStored, StoredPipeline};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{Fault as _, PipelineName, RequestId};
 
 use super::{CoordinatorClient, CoordinatorServer};
+use crate::channel::Channel;
 use crate::convert::pipeline_to_proto;
 use crate::proto::coordinator as proto;
 use crate::testing::{MemoryCoordinator, behaviours, connect, pipeline};

@@ -310,7 +310,7 @@ fn clients_of_any_kind_are_told_when_the_same_request_may_be_sent_again() {
         let kind = |any: &prost_types::Any| any.type_url.strip_prefix(TYPE_PREFIX).unwrap().to_string();
         details.iter().map(kind).collect::<Vec<_>>()
     };
-    let again = coordinator::Error::Timeout { limit: s("1h") };
+    let again = coordinator::Error::Timeout { limit: s("1h"), waiting: String::new() };
     assert_eq!(kinds(&again), [INFO_TYPE, FAULT_TYPE, RETRY_TYPE]);
     assert_eq!(kinds(&coordinator::Error::Cancelled), [INFO_TYPE, FAULT_TYPE]);
     let details = RpcStatus::decode(to_status(&again).details()).unwrap().details;

@@ -42,6 +42,8 @@ pub(crate) enum What {
     Ticket,
     /// The first message of rows that are brought.
     Rows,
+    /// The action that is asked for, and the ticket in it.
+    Action,
 }
 
 /// What the answers of a method are.
@@ -51,6 +53,8 @@ pub(crate) enum Answers {
     Info,
     /// `PollInfo`.
     Poll,
+    /// `Result` of an action, with a `FlightEndpoint` in it.
+    Renewed,
 }
 
 /// A row of the table.
@@ -67,6 +71,7 @@ const fn row(path: &'static str, who: Who, what: What) -> Method {
 
 const READER: Who = Who::Has(Role::Reader);
 const OPERATOR: Who = Who::Has(Role::Operator);
+const ADMIN: Who = Who::Has(Role::Admin);
 const PEER: Who = Who::Has(Role::Peer);
 
 /// Every method that may be called.
@@ -83,8 +88,18 @@ pub(crate) const METHODS: &[Method] = &[
     row("/tributary.coordinator.v1.CoordinatorService/PlanBatch", OPERATOR, What::Message(plan_batch)),
     row("/tributary.coordinator.v1.CoordinatorService/SetCursor", OPERATOR, What::Message(set_cursor)),
     row("/tributary.coordinator.v1.CoordinatorService/GetCursors", READER, What::Message(get_cursors)),
-    row("/tributary.timeline.v1.TimelineService/Describe", PEER, What::Nothing),
+    row("/tributary.coordinator.v1.CoordinatorService/CreatePipeline", ADMIN, What::Message(create_pipeline)),
+    row("/tributary.coordinator.v1.CoordinatorService/UpdatePipeline", ADMIN, What::Message(update_pipeline)),
+    row("/tributary.coordinator.v1.CoordinatorService/DeletePipeline", ADMIN, What::Message(delete_pipeline)),
+    row("/tributary.coordinator.v1.CoordinatorService/GetPipeline", READER, What::Message(get_pipeline)),
+    row("/tributary.coordinator.v1.CoordinatorService/ListPipelines", READER, What::Message(everything)),
+    row("/tributary.coordinator.v1.CoordinatorService/PausePipeline", OPERATOR, What::Message(pause_pipeline)),
+    row("/tributary.coordinator.v1.CoordinatorService/ResumePipeline", OPERATOR, What::Message(resume_pipeline)),
+    row("/tributary.timeline.v1.TimelineService/GetTable", PEER, What::Nothing),
+    row("/tributary.timeline.v1.TimelineService/ListInstants", PEER, What::Nothing),
     row("/tributary.timeline.v1.TimelineService/PlanWindow", PEER, What::Nothing),
+    row("/tributary.timeline.v1.TimelineService/Locate", PEER, What::Nothing),
+    row("/tributary.timeline.v1.TimelineService/CancelPull", PEER, What::Nothing),
     row("/tributary.checkpoint.v1.CheckpointService/Resolve", PEER, What::Nothing),
     row("/tributary.checkpoint.v1.CheckpointService/FindCommit", PEER, What::Nothing),
     row("/tributary.checkpoint.v1.CheckpointService/FindCursors", PEER, What::Nothing),
@@ -96,6 +111,9 @@ pub(crate) const METHODS: &[Method] = &[
     row("/tributary.merge.v1.MergeService/Check", PEER, What::Nothing),
     row("/tributary.merge.v1.MergeService/Run", PEER, What::Nothing),
     row("/tributary.merge.v1.MergeService/Stop", PEER, What::Nothing),
+    row("/tributary.merge.v1.MergeService/ReadQuery", PEER, What::Nothing),
+    row("/tributary.merge.v1.MergeService/CheckQuery", PEER, What::Nothing),
+    row("/tributary.merge.v1.MergeService/GetProgress", PEER, What::Nothing),
     row("/arrow.flight.protocol.FlightService/Handshake", Who::Known, What::Nothing),
     row("/arrow.flight.protocol.FlightService/ListFlights", READER, What::Flights(list_flights, Answers::Info)),
     row("/arrow.flight.protocol.FlightService/GetFlightInfo", READER, What::Flights(flight, Answers::Info)),
@@ -104,7 +122,7 @@ pub(crate) const METHODS: &[Method] = &[
     row(DO_GET, Who::Known, What::Ticket),
     row(DO_PUT, Who::Known, What::Rows),
     row("/arrow.flight.protocol.FlightService/DoExchange", Who::Has(Role::Admin), What::Nothing),
-    row("/arrow.flight.protocol.FlightService/DoAction", READER, What::Message(everything)),
+    row("/arrow.flight.protocol.FlightService/DoAction", Who::Known, What::Action),
     row("/arrow.flight.protocol.FlightService/ListActions", Who::Known, What::Nothing),
 ];
 
@@ -146,6 +164,7 @@ fn about_definition(pipeline: Option<proto::Pipeline>) -> Asked {
         }
     }
     asked.locations.extend(pipeline.target.map(|target| target.path));
+    asked.locations.extend(pipeline.error_table.map(|table| table.path));
     asked
 }
 
@@ -159,16 +178,53 @@ fn topic_of(source: &proto::Source) -> Option<String> {
     Some(format!("kafka://{}/{}", keys.brokers.unwrap_or_default(), keys.topic.unwrap_or_default()))
 }
 
+/// A pipeline that the request defines, or one that is stored, whose places were looked at when it was.
+fn about_either(pipeline: Option<proto::Pipeline>, name: &str) -> Asked {
+    match (pipeline, name) {
+        (None, name) => about(name),
+        (pipeline, "") => about_definition(pipeline),
+        // Its callee refuses that; until then it is about more than one.
+        (Some(_), _) => Asked { scope: Scope::All, locations: Vec::new() },
+    }
+}
+
 fn run_batch(message: &[u8]) -> Result<Asked, DecodeError> {
-    Ok(about_definition(proto::RunBatchRequest::decode(message)?.pipeline))
+    let request = proto::RunBatchRequest::decode(message)?;
+    Ok(about_either(request.pipeline, &request.pipeline_name))
 }
 
 fn plan_batch(message: &[u8]) -> Result<Asked, DecodeError> {
-    Ok(about_definition(proto::PlanBatchRequest::decode(message)?.pipeline))
+    let request = proto::PlanBatchRequest::decode(message)?;
+    Ok(about_either(request.pipeline, &request.pipeline_name))
 }
 
 fn set_cursor(message: &[u8]) -> Result<Asked, DecodeError> {
-    Ok(about_definition(proto::SetCursorRequest::decode(message)?.pipeline))
+    let request = proto::SetCursorRequest::decode(message)?;
+    Ok(about_either(request.pipeline, &request.pipeline_name))
+}
+
+fn create_pipeline(message: &[u8]) -> Result<Asked, DecodeError> {
+    Ok(about_definition(proto::CreatePipelineRequest::decode(message)?.pipeline))
+}
+
+fn update_pipeline(message: &[u8]) -> Result<Asked, DecodeError> {
+    Ok(about_definition(proto::UpdatePipelineRequest::decode(message)?.pipeline))
+}
+
+fn delete_pipeline(message: &[u8]) -> Result<Asked, DecodeError> {
+    Ok(about(&proto::DeletePipelineRequest::decode(message)?.name))
+}
+
+fn get_pipeline(message: &[u8]) -> Result<Asked, DecodeError> {
+    Ok(about(&proto::GetPipelineRequest::decode(message)?.name))
+}
+
+fn pause_pipeline(message: &[u8]) -> Result<Asked, DecodeError> {
+    Ok(about(&proto::PausePipelineRequest::decode(message)?.name))
+}
+
+fn resume_pipeline(message: &[u8]) -> Result<Asked, DecodeError> {
+    Ok(about(&proto::ResumePipelineRequest::decode(message)?.name))
 }
 
 fn get_batch(message: &[u8]) -> Result<Asked, DecodeError> {
@@ -210,14 +266,9 @@ fn about_flight(name: &str) -> Asked {
     if let Some(batch) = name.strip_prefix(BATCH_PREFIX) {
         return about_batch(batch);
     }
-    let table = name.strip_prefix(TABLE_PREFIX);
-    // The instant is behind the last `@`.
-    let table = table.map(|table| table.rsplit_once('@').map_or(table, |(path, _)| path).to_string());
-    Asked { scope: Scope::All, locations: table.into_iter().collect() }
+    // A table is named by its pipeline, or by a name of its own that may be another pipeline's too.
+    Asked { scope: Scope::All, locations: Vec::new() }
 }
-
-/// Begins the flight of a table, `table:<location>@<instant>`.
-const TABLE_PREFIX: &str = "table:";
 
 fn everything(_: &[u8]) -> Result<Asked, DecodeError> {
     Ok(Asked { scope: Scope::All, locations: Vec::new() })
@@ -273,8 +324,15 @@ mod tests {
         let request = proto::RunBatchRequest { pipeline: Some(pipeline.clone()), ..Default::default() };
         let asked = run_batch(&request.encode_to_vec()).unwrap();
         assert_eq!(asked.scope, Scope::Pipeline(pipeline.name.clone()));
-        assert_eq!(asked.locations.len(), pipeline.sources.len() + 1);
-        assert_eq!(asked.locations.last(), Some(&pipeline.target.unwrap().path));
+        let target = pipeline.target.unwrap().path;
+        let errors = pipeline.error_table.map(|table| table.path);
+        assert_eq!(asked.locations.len(), pipeline.sources.len() + 1 + usize::from(errors.is_some()));
+        assert!(asked.locations.contains(&target) && errors.is_none_or(|path| asked.locations.contains(&path)));
+        let stored = proto::RunBatchRequest { pipeline_name: "orders".to_string(), ..Default::default() };
+        let asked = run_batch(&stored.encode_to_vec()).unwrap();
+        assert_eq!((asked.scope, asked.locations), (Scope::Pipeline("orders".to_string()), Vec::new()));
+        let both = proto::RunBatchRequest { pipeline_name: "orders".to_string(), ..request };
+        assert_eq!(run_batch(&both.encode_to_vec()).unwrap().scope, Scope::All, "neither name is believed");
         let topic = proto::Source {
             kind: proto::SourceKind::Kafka as i32,
             kafka: Some("{\"brokers\":\"b:9092\",\"topic\":\"orders\",\"kafka\":{}}".to_string()),
@@ -290,8 +348,7 @@ mod tests {
         assert_eq!(about_flight("batch:orders/1").scope, Scope::Pipeline("orders".to_string()));
         assert_eq!(about_flight("batch:").scope, Scope::Pipeline(String::new()));
         assert_eq!(about_flight("SELECT 1").scope, Scope::All);
-        let table = about_flight("table:s3://lake/a@b@20250606182826197");
-        assert_eq!((table.scope, table.locations), (Scope::All, vec!["s3://lake/a@b".to_string()]));
+        assert_eq!(about_flight("table:orders@20250606182826197").scope, Scope::All);
         assert!(run_batch(b"\xff\xff").is_err());
     }
 }

@@ -233,7 +233,7 @@ async fn what_roles_offer_each_other_is_not_for_clients_and_the_other_way_round(
     // The timeline role does not run here, so whoever is let in learns that.
     let describe = async |channel: Channel| {
         let mut calls = crate::proto::timeline::timeline_service_client::TimelineServiceClient::new(channel);
-        calls.describe(crate::proto::timeline::DescribeRequest { url: "/t".to_string() }).await.unwrap_err()
+        calls.get_table(crate::proto::timeline::GetTableRequest { url: "/t".to_string() }).await.unwrap_err()
     };
     assert_refused(&describe(server.channel(Some("admin"))).await, Code::PermissionDenied, "ROLE_MISSING");
     assert_refused(
@@ -312,6 +312,38 @@ async fn a_ticket_outlives_no_role_and_listed_flights_have_good_ones() {
 }
 
 #[tokio::test]
+async fn a_ticket_is_renewed_and_its_pull_ended_by_whom_it_was_made_for() {
+    let server = Asked::start(GuardLimits::default(), &[]).await;
+    let batch = server.batch("orders").await;
+    let descriptor = FlightDescriptor::new_path(vec![format!("batch:{batch}")]);
+    let info = server.flight("reads-orders").get_flight_info(descriptor).await.unwrap().into_inner();
+    let renew = arrow_flight::RenewFlightEndpointRequest { endpoint: Some(info.endpoint[0].clone()) };
+    let renew = Action::new("RenewFlightEndpoint", renew.encode_to_vec());
+    let foreign = server.flight("reads-all").do_action(renew.clone()).await.unwrap_err();
+    assert_refused(&foreign, Code::PermissionDenied, "TICKET_INVALID");
+    // Opened, and found to be one that needs no renewal.
+    let own = server.flight("reads-orders").do_action(renew).await.unwrap_err();
+    assert!(own.message().contains("never expires"), "{own:?}");
+    let cancel = arrow_flight::CancelFlightInfoRequest { info: Some(info) };
+    let cancel = Action::new("CancelFlightInfo", cancel.encode_to_vec());
+    assert!(server.flight("reads-orders").do_action(cancel).await.is_ok(), "a role on its pipeline is enough");
+}
+
+#[test]
+fn the_ticket_of_a_renewed_endpoint_is_signed_on_its_way_out() {
+    let clock: Arc<dyn Clock> = Arc::new(Hand(AtomicI64::new(1_790_000_000_000)));
+    let tickets = Tickets::shared(&ClusterKey::new(&Secret::new(KEY)).unwrap(), Duration::from_secs(60), clock);
+    let bound = Bound { principal: "p".to_string(), role: Role::Reader, scope: Scope::Pipeline("orders".to_string()) };
+    let endpoint = arrow_flight::FlightEndpoint { ticket: Some(Ticket::new("pull:x")), ..Default::default() };
+    let answer = arrow_flight::Result::new(endpoint.encode_to_vec()).encode_to_vec();
+    let signed = sign(&answer, &tickets, &bound, Answers::Renewed).unwrap();
+    let signed = arrow_flight::Result::decode(signed.as_slice()).unwrap();
+    let ticket = arrow_flight::FlightEndpoint::decode(signed.body).unwrap().ticket.unwrap();
+    let (opened, payload) = tickets.open(&ticket.ticket).unwrap();
+    assert_eq!((opened, payload), (bound, b"pull:x".as_slice()));
+}
+
+#[tokio::test]
 async fn questions_about_everything_take_a_role_on_everything() {
     let server = Asked::start(GuardLimits::default(), &["s3://lake"]).await;
     let sql = FlightDescriptor::new_cmd("SELECT * FROM secrets".as_bytes().to_vec());
@@ -319,9 +351,9 @@ async fn questions_about_everything_take_a_role_on_everything() {
     assert_refused(&denied, Code::PermissionDenied, "ROLE_MISSING");
     // Let in, and not offered by this server.
     assert_eq!(server.flight("reads-all").get_flight_info(sql).await.unwrap_err().code(), Code::InvalidArgument);
-    let table = FlightDescriptor::new_path(vec!["table:s3://other/t@20250606182826197".to_string()]);
-    let refused = server.flight("reads-all").get_flight_info(table).await.unwrap_err();
-    assert_refused(&refused, Code::PermissionDenied, "LOCATION_REFUSED");
+    let table = FlightDescriptor::new_path(vec!["table:orders@20250606182826197".to_string()]);
+    let refused = server.flight("reads-orders").get_flight_info(table).await.unwrap_err();
+    assert_refused(&refused, Code::PermissionDenied, "ROLE_MISSING");
     let action = Action::new("anything", "");
     assert_eq!(server.flight("reads-orders").do_action(action).await.unwrap_err().code(), Code::PermissionDenied);
     // Rows to stage come from roles only, and signed.

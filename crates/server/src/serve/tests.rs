@@ -226,7 +226,13 @@ async fn a_connection_is_told_its_limits_and_begins_anew_when_it_is_old_while_wh
     let (streams, age) = (7, Some(Duration::from_millis(200)));
     let security = Security { streams, age, ..Security::default() };
     let held = Arc::new(Held::default());
-    let options = Options { listen: "127.0.0.1:0".parse().unwrap(), http: None, metrics: None, peers: Vec::new() };
+    let options = Options {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        http: None,
+        metrics: None,
+        peers: Vec::new(),
+        pulls: PullOptions::default(),
+    };
     let server = start_secured(hosted(&held), options, security).await.unwrap();
     let url = format!("http://{}", server.address());
     let client = CoordinatorClient::new(connect_lazily(&url).unwrap(), url);
