@@ -41,6 +41,7 @@ from pulling import Server
 from rows import in_order, plain_arrow, plain_spark
 from scenarios import FileScenario, Scenario
 from shared import SharedWriters
+from skipping import Skipping
 from sparkhudi import META_COLUMNS, HudiTable, start_session
 from standin import StandIn
 from topics import TopicTests
@@ -87,7 +88,9 @@ class Tributary:
             return self.finish(process)
 
 
-class Interop(MergeOnRead, CsvFiles, TopicTests, SharedWriters, Operators, Deletes, unittest.TestCase):
+class Interop(
+    MergeOnRead, CsvFiles, TopicTests, SharedWriters, Skipping, Operators, Deletes, unittest.TestCase
+):
     # Set by main().
     spark = None
     tributary = None

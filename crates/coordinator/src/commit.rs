@@ -8,7 +8,7 @@ use tributary_api::boxed_error;
 use tributary_api::coordinator::Error;
 use tributary_api::writer::Staged;
 use tributary_hudi::target::{
-    complete_instant, find_completion, list_markers, pending_restores, pending_rollbacks, write_delta,
+    complete_instant, find_completion, list_markers, pending_restores, pending_rollbacks, write_indexed_delta,
 };
 use tributary_hudi::{Action, CommitMetadata, PutNew, REQUESTS_AT_ONCE, Storage, TableConfig, avro_schema};
 use tributary_types::pipeline::Operation;
@@ -153,7 +153,8 @@ impl Proposal<'_> {
         let timeline = load_timeline(self.storage, &self.target.config).await?;
         let delta_completed = mint(clock, self.target, &timeline);
         let changes = file_changes(&self.staged.files);
-        write_delta(self.storage, permit.instant(), &delta_completed, &changes).await.map_err(fail)?;
+        let config = &self.target.config;
+        write_indexed_delta(self.storage, config, permit.instant(), &delta_completed, &changes).await.map_err(fail)?;
         let completed = delta_completed.successor();
         let bytes = metadata.encode().map_err(fail)?;
         let mut last = None;

@@ -60,7 +60,8 @@ pub(crate) async fn open(
     let stored_schema = target.and_then(|target| target.schema.as_ref());
     let refuse = |problems: Vec<String>| Error::Target { url: pipeline.target.path.clone(), what: problems.join("; ") };
     let schema = target_schema(&pipeline.target, stored_schema, &checked.schema).map_err(refuse)?;
-    let problems = operators::problems(&pipeline.target, &schema);
+    let mut problems = operators::problems(&pipeline.target, &schema);
+    problems.extend(target.map(|target| target.unkept_statistics(&schema)).unwrap_or_default());
     if !problems.is_empty() {
         return Err(refuse(problems));
     }

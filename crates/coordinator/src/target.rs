@@ -5,7 +5,7 @@ use arrow::datatypes::Schema;
 use tributary_api::coordinator::Error;
 use tributary_api::writer::KeySettings;
 use tributary_api::{BoxedError, boxed_error};
-use tributary_hudi::target::NewTable;
+use tributary_hudi::target::{NewTable, StatsIndex};
 use tributary_hudi::{
     Action, CommitMetadata, MergeRules, Storage, TableConfig, Timeline, arrow_schema, without_meta_columns,
 };
@@ -21,6 +21,8 @@ pub(crate) struct TargetState {
     pub(crate) schema: Option<Schema>,
     /// A write of somebody else that changed rows after our newest commit.
     pub(crate) foreign: Option<ForeignWrite>,
+    /// The columns that its metadata table keeps statistics of.
+    pub(crate) statistics: Option<StatsIndex>,
 }
 
 /// A write that is not of any pipeline of ours.
@@ -61,7 +63,9 @@ impl TargetState {
             }
         };
         let foreign = newest.ours.zip(newest.foreign).map(|(after, instant)| ForeignWrite { instant, after });
-        Ok(Some(TargetState { config, timeline, schema, foreign }))
+        let statistics = StatsIndex::load(storage, &config).await;
+        let statistics = statistics.map_err(|e| target_error(storage.url(), "reading the index definitions", e))?;
+        Ok(Some(TargetState { config, timeline, schema, foreign, statistics }))
     }
 
     /// Under exclusive writers, no write that changes rows may have followed the newest one of ours. What was in the
@@ -76,6 +80,35 @@ impl TargetState {
                  stop that writer, or set `target.writers = \"shared\"`"
             ),
         })
+    }
+
+    /// Columns whose bounds in the metadata table could not follow: `schema` gives them another type than the stored one, or
+    /// has them in a type whose bounds are not known.
+    pub(crate) fn unkept_statistics(&self, schema: &Schema) -> Vec<String> {
+        let (Some(statistics), Some(stored)) = (&self.statistics, &self.schema) else { return Vec::new() };
+        let retyped = schema.fields().iter().filter_map(|field| {
+            let (_, stored) = stored.column_with_name(field.name())?;
+            let changes = stored.data_type() != field.data_type() && statistics.pins_type(field.name());
+            changes.then(|| {
+                format!(
+                    "column `{}` is {} in the target and would become {}, which its `partition_stats` cannot follow: cast \
+                     it to the stored type, or drop that index",
+                    field.name(),
+                    stored.data_type(),
+                    field.data_type()
+                )
+            })
+        });
+        let unkept = schema.fields().iter().filter(|field| !statistics.follows(field.name(), field.data_type()));
+        let unkept = unkept.map(|field| {
+            format!(
+                "its metadata table keeps statistics of column `{}`, which is {}: only times in microseconds can be kept \
+                 true; leave the column out of `hoodie.metadata.index.column.stats.column.list` and build the index anew",
+                field.name(),
+                field.data_type()
+            )
+        });
+        retyped.chain(unkept).collect()
     }
 }
 
@@ -216,10 +249,13 @@ fn check_features(config: &TableConfig) -> Vec<String> {
     if config.get("hoodie.bootstrap.base.path").is_some() {
         problems.push("it is a bootstrapped table, which cannot be written".to_string());
     }
-    let unkept: Vec<String> = config.metadata_partitions().into_iter().filter(|name| name != "files").collect();
+    let is_statistics = |name: &String| name == "column_stats" || name == "partition_stats";
+    // Those of log files are not known.
+    let keeps_statistics = config.table_type == TableType::CopyOnWrite;
+    let kept = |name: &String| name == "files" || (keeps_statistics && is_statistics(name));
+    let unkept: Vec<String> = config.metadata_partitions().into_iter().filter(|name| !kept(name)).collect();
     if !unkept.is_empty() {
-        let statistics = unkept.iter().all(|name| name == "column_stats" || name == "partition_stats");
-        let advice = match statistics {
+        let advice = match unkept.iter().all(is_statistics) {
             // On by default in Hudi 1.x; a writer that does without takes them away.
             true => "commit once with Spark and `hoodie.metadata.index.column.stats.enable=false`, and keep it so",
             false => "drop these indexes first",
@@ -386,6 +422,8 @@ mod tests {
     #[test]
     fn a_table_as_the_pipeline_describes_it_may_be_written() {
         assert_eq!(check_config(&target(), &config("")), Vec::<String>::new());
+        let statistics = "hoodie.table.metadata.partitions=column_stats,files,partition_stats";
+        assert_eq!(check_config(&target(), &config(statistics)), Vec::<String>::new());
         assert!(!key_settings(&target(), &config("")).complex);
         assert!(key_settings(&target(), &config("hoodie.table.keygenerator.type=COMPLEX")).complex);
     }
@@ -402,7 +440,11 @@ mod tests {
             ("hoodie.populate.meta.fields=false", "meta columns"),
             ("hoodie.table.cdc.enabled=true", "change log"),
             ("hoodie.table.metadata.partitions=files,record_index", "record_index; drop these"),
-            ("hoodie.table.metadata.partitions=column_stats,files,partition_stats", "column.stats.enable=false"),
+            ("hoodie.table.metadata.partitions=column_stats,files,bloom_filters", "true: bloom_filters; drop these"),
+            (
+                "hoodie.table.metadata.partitions=column_stats,files,partition_stats\nhoodie.table.type=MERGE_ON_READ",
+                "column.stats.enable=false",
+            ),
             ("hoodie.table.metadata.partitions.inflight=column_stats", "column_stats"),
             ("hoodie.bootstrap.base.path=/x", "bootstrapped"),
             ("hoodie.table.keygenerator.type=TIMESTAMP", "TIMESTAMP"),

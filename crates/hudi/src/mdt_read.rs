@@ -60,32 +60,86 @@ pub async fn read_file_listing(storage: &Storage, data: &Timeline) -> Result<Dat
 /// The newest slice and what its records say together.
 pub(crate) async fn read_merged(storage: &Storage, data: &Timeline) -> Result<(Listing, Slice)> {
     let (files, _) = storage.list_level(FILES_DIRECTORY).await?;
-    let layout = data.layout();
-    let (instants, _) = storage.list_level(MdtTimeline::directory(layout)).await?;
-    let own = MdtTimeline::from_names(layout, instants.iter().map(Entry::name));
-    let slice = newest_slice(layout, files.iter().map(|file| file.path.as_str()), &own);
+    let own = own_timeline(storage, data).await?;
+    let slice = newest_slice(data.layout(), files.iter().map(|file| file.path.as_str()), &own);
     if slice.base.is_none() && slice.logs.is_empty() {
         return Err(Error::unsupported(format!("`{FILES_DIRECTORY}` holds no file slice")));
     }
+    let mut listing = Listing::new();
+    for part in read_slice(storage, data, &own, &slice, "files/").await? {
+        merge_hfile(&mut listing, &part.path, &part.hfile, part.schema.as_deref())?;
+    }
+    Ok((listing, slice))
+}
+
+/// The metadata table's own timeline as one listing shows it.
+pub(crate) async fn own_timeline(storage: &Storage, data: &Timeline) -> Result<MdtTimeline> {
+    let (instants, _) = storage.list_level(MdtTimeline::directory(data.layout())).await?;
+    Ok(MdtTimeline::from_names(data.layout(), instants.iter().map(Entry::name)))
+}
+
+/// Records of a slice: the base file, or a block of a log.
+pub(crate) struct Part {
+    /// The file it comes from.
+    pub(crate) path: String,
+    /// The records, as an HFile.
+    pub(crate) hfile: Bytes,
+    /// Their schema where the HFile does not tell it itself.
+    pub(crate) schema: Option<String>,
+}
+
+/// What counts of a slice's files, in the order in which it was written. `prefix` is how the paths of the slice's file group
+/// begin in the metadata table's commits.
+pub(crate) async fn read_slice(
+    storage: &Storage,
+    data: &Timeline,
+    own: &MdtTimeline,
+    slice: &Slice,
+    prefix: &str,
+) -> Result<Vec<Part>> {
     let paths: Vec<String> = slice.base.iter().chain(&slice.logs).cloned().collect();
     let mut contents = Vec::with_capacity(paths.len());
     for (path, bytes) in paths.iter().zip(storage.read_all(&paths).await?) {
         contents.push((path.as_str(), bytes.ok_or_else(|| Error::Gone { file: path.clone() })?));
     }
     let (base, logs) = contents.split_at(usize::from(slice.base.is_some()));
-    let logs = parse_logs(layout, logs)?;
-    if layout != 1 {
-        check_complete(storage, &slice, &own).await?;
+    let logs = parse_logs(data.layout(), logs)?;
+    if data.layout() != 1 {
+        check_complete(storage, slice, own, prefix).await?;
     }
-    let valid = valid_instants(data, &own);
-    let mut listing = Listing::new();
-    for (path, bytes) in base {
-        merge_hfile(&mut listing, path, bytes, None)?;
+    let valid = valid_instants(data, own);
+    let base = base.iter().map(|(path, bytes)| Part { path: (*path).to_string(), hfile: bytes.clone(), schema: None });
+    let blocks = valid_blocks(logs, &valid)?.into_iter().map(|(path, block)| Part {
+        path: path.to_string(),
+        schema: block.schema().map(str::to_string),
+        hfile: block.content,
+    });
+    Ok(base.chain(blocks).collect())
+}
+
+/// The newest slice of each file group among the files of one partition, by file id.
+pub(crate) fn newest_slices<'a>(
+    layout: u32,
+    paths: impl Iterator<Item = &'a str>,
+    own: &MdtTimeline,
+) -> BTreeMap<String, Slice> {
+    let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for path in paths {
+        if let Some(group) = file_id(name_of(path)) {
+            groups.entry(group).or_default().push(path);
+        }
     }
-    for (path, block) in valid_blocks(logs, &valid)? {
-        merge_hfile(&mut listing, path, &block.content, block.schema())?;
-    }
-    Ok((listing, slice))
+    groups
+        .into_iter()
+        .map(|(group, paths)| (group.to_string(), newest_slice(layout, paths.into_iter(), own)))
+        .filter(|(_, slice)| slice.base.is_some() || !slice.logs.is_empty())
+        .collect()
+}
+
+/// The file group that a base or log file's name names.
+pub(crate) fn file_id(name: &str) -> Option<&str> {
+    let is_file = hfile_instant(name).is_some() || log_instant(name).is_some();
+    name.strip_prefix('.').unwrap_or(name).split_once('_').map(|(group, _)| group).filter(|_| is_file)
 }
 
 /// The blocks of log files, each with the path of its file. A file that must be whole and is not makes the table one that
@@ -105,7 +159,7 @@ fn parse_logs<'a>(layout: u32, logs: &[(&'a str, Bytes)]) -> Result<Vec<(&'a str
 
 /// Refuses a slice that lacks a log file that its timeline says was written: what it would list is an older state of the
 /// table, and rows of the newer one would silently be missing.
-async fn check_complete(storage: &Storage, slice: &Slice, own: &MdtTimeline) -> Result<()> {
+async fn check_complete(storage: &Storage, slice: &Slice, own: &MdtTimeline, prefix: &str) -> Result<()> {
     let base = slice.base.as_deref().and_then(|path| hfile_instant(name_of(path))).unwrap_or_default();
     let logged: HashSet<&str> =
         slice.logs.iter().filter_map(|path| log_instant(name_of(path))).map(|(instant, _)| instant).collect();
@@ -121,7 +175,7 @@ async fn check_complete(storage: &Storage, slice: &Slice, own: &MdtTimeline) -> 
     for (file, bytes) in unlogged.iter().zip(storage.read_all(&unlogged).await?) {
         let Some(bytes) = bytes else { continue };
         let metadata = CommitMetadata::decode(file, &bytes)?;
-        let log = metadata.stats.iter().find(|stat| stat.path.starts_with("files/") && stat.path.contains(".log."));
+        let log = metadata.stats.iter().find(|stat| stat.path.starts_with(prefix) && stat.path.contains(".log."));
         if let Some(log) = log {
             return Err(Error::unsupported(format!("`.hoodie/metadata/{}` is gone, which `{file}` names", log.path)));
         }

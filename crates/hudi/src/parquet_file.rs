@@ -45,6 +45,22 @@ pub(crate) async fn open_file(storage: &Storage, path: &str, bytes: u64) -> Resu
     }
 }
 
+/// The end of a file, its footer included; all of a small file.
+pub(crate) async fn footer_bytes(storage: &Storage, path: &str, bytes: u64) -> Result<Bytes> {
+    let file = open_file(storage, path, bytes).await?;
+    let tail = &file.source.tail;
+    // The last 8 bytes: the length of the footer before them, little-endian, and the magic number.
+    let length = tail.len().checked_sub(8).and_then(|at| tail.get(at..at + 4)).and_then(|length| length.try_into().ok());
+    let Some(length) = length.map(|length| u64::from(u32::from_le_bytes(length)) + 8) else {
+        return Err(Error::corrupt(path, "it is no Parquet file"));
+    };
+    if length <= tail.len() as u64 {
+        return Ok(tail.clone());
+    }
+    let start = file.source.bytes.saturating_sub(length);
+    file.source.get(start..file.source.bytes).await.map_err(|e| read_error(path, e))
+}
+
 /// A store answers a range past the end of a file in its own words; the file being another one is the reason.
 async fn explain_footer(storage: &Storage, path: &str, bytes: u64, error: Error) -> Error {
     if matches!(error, Error::Gone { .. }) {

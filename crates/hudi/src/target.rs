@@ -20,6 +20,7 @@ mod metadata;
 mod pending;
 mod retain;
 mod rollback;
+mod statistics;
 
 pub use archive::{Keep, archive_timelines, finish_archiving};
 pub use clean::{Cleaned, cleaned_files, execute_clean, find_cleanable, pending_cleans, request_clean};
@@ -42,3 +43,4 @@ pub use rollback::{
     RolledBack, delete_leftovers, pending_restores, pending_rollbacks, resume_rollback, rollback_instant,
     rolled_back_instant, rolled_back_instants,
 };
+pub use statistics::{StatsIndex, write_indexed_delta};

@@ -13,7 +13,7 @@ use super::clean_records::{
     ActionInstant, FileRecord, MetadataRecord, POLICY, PartitionRecord, PlanRecord, RECORD_VERSION,
 };
 use super::retain::{CleanFacts, CleanPlan, plan_clean};
-use super::{FileChange, write_delta};
+use super::{FileChange, write_indexed_delta};
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::listing::{has_file_listing, list_files};
@@ -132,7 +132,7 @@ pub async fn execute_clean(
     let deletions: Vec<_> = paths.iter().map(|path| storage.delete(path)).collect();
     futures::stream::iter(deletions).buffer_unordered(REQUESTS_AT_ONCE).try_collect::<()>().await?;
     if has_file_listing(config) {
-        write_delta(storage, instant, delta_completed, &changes).await?;
+        write_indexed_delta(storage, config, instant, delta_completed, &changes).await?;
     }
     let metadata = outcome(instant, &plan, by_partition);
     let path = completed_path(&timeline_dir, instant, completed, Action::Clean);

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compacting the metadata table: the `files` partition's logs become one HFile, and what is older than the slice
-//! before goes.
+//! Compacting the metadata table: the logs of each file group become one HFile, and what is older than the slice before
+//! goes.
 //!
-//! Order: the requested and inflight compaction, the HFile, the completed commit. An HFile whose instant did not
+//! Order: the requested and inflight compaction, the HFiles, the completed commit. An HFile whose instant did not
 //! complete is read by nobody, so an interrupted compaction is undone by removing it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use hudi_core::metadata::compaction::{CompactionOperation, CompactionPlan};
 use tributary_types::InstantTime;
 
 use super::clean::OWNER_KEY;
-use super::metadata::{FILES, FILES_GROUP, compacted_hfile, schema};
+use super::metadata::{FILES, FILES_GROUP, METADATA_DIR, base_hfile, compacted_files, schema};
+use super::statistics::{STATISTICS, read_statistics};
 use crate::commit::{CommitMetadata, WriteStat};
 use crate::error::{Error, Result};
-use crate::mdt_read::{self, Slice, read_merged};
+use crate::mdt_read::{self, Slice, file_id, read_merged};
 use crate::storage::{Entry, PutNew, Storage};
 use crate::timeline::{Action, Timeline, completed_path, inflight_path, requested_path};
 
@@ -22,7 +23,6 @@ use crate::timeline::{Action, Timeline, completed_path, inflight_path, requested
 pub(super) const TIMELINE: &str = ".hoodie/metadata/.hoodie/timeline";
 /// Its layout, in every table version that is written.
 const LAYOUT: u32 = 2;
-const FILES_DIRECTORY: &str = ".hoodie/metadata/files";
 /// Slices that stay: the newest, and the one before it for readers that are under way.
 const SLICES_KEPT: usize = 2;
 
@@ -58,9 +58,28 @@ pub fn deltas_since_compaction(own: &Timeline) -> usize {
     since.count()
 }
 
-/// Compacts the `files` partition. `instant` lies above every time of the table's timeline that is in use and below
-/// every one to come, `completed` above it. The caller holds the table's lock and saw that no instant of the table is
-/// pending: a delta that completes later than `instant` belongs to the new slice.
+/// A file group as it will be: its slice, and what that says.
+struct Group {
+    partition: &'static str,
+    id: String,
+    slice: Slice,
+    records: Vec<(String, Vec<u8>)>,
+}
+
+impl Group {
+    /// Its new base file, relative to the metadata table.
+    fn path(&self, instant: &InstantTime) -> String {
+        base_path(self.partition, &self.id, instant)
+    }
+}
+
+fn base_path(partition: &str, id: &str, instant: &InstantTime) -> String {
+    format!("{partition}/{id}_0-0-0_{instant}.hfile")
+}
+
+/// Compacts every file group that has logs. `instant` lies above every time of the table's timeline that is in use and
+/// below every one to come, `completed` above it. The caller holds the table's lock and saw that no instant of the table
+/// is pending: a delta that completes later than `instant` belongs to the new slices.
 pub async fn compact_metadata(
     storage: &Storage,
     data: &Timeline,
@@ -68,37 +87,60 @@ pub async fn compact_metadata(
     completed: &InstantTime,
     owner: &str,
 ) -> Result<Compacted> {
+    let mut groups = Vec::new();
     let (listing, slice) = read_merged(storage, data).await?;
-    if slice.logs.is_empty() {
+    groups.push(Group {
+        partition: FILES,
+        id: FILES_GROUP.to_string(),
+        slice,
+        records: compacted_files(listing)?,
+    });
+    for partition in STATISTICS {
+        for (id, slice, records) in read_statistics(storage, data, partition).await? {
+            groups.push(Group { partition, id, slice, records });
+        }
+    }
+    groups.retain(|group| !group.slice.logs.is_empty());
+    if groups.is_empty() {
         return Ok(Compacted { logs: 0, removed: 0 });
     }
-    let plan = plan_of(&slice, owner).to_avro_bytes().map_err(|e| Error::corrupt("compaction plan", e))?;
+    let plan = plan_of(&groups, owner).to_avro_bytes().map_err(|e| Error::corrupt("compaction plan", e))?;
     let requested = requested_path(TIMELINE, instant, Action::Compaction);
     if storage.put_new(&requested, plan).await? == PutNew::Exists {
         return Err(Error::Conflict { what: format!("`{requested}` exists: another writer took the same instant") });
     }
     storage.put(&inflight_path(TIMELINE, instant, Action::Compaction), Vec::new()).await?;
-    let (hfile, records) = compacted_hfile(listing)?;
-    let name = format!("{FILES_GROUP}_0-0-0_{instant}.hfile");
-    let bytes = hfile.len();
-    storage.put(&format!("{FILES_DIRECTORY}/{name}"), hfile).await?;
+    let mut stats = Vec::with_capacity(groups.len());
+    for group in &groups {
+        let hfile = base_hfile(&group.records)?;
+        let bytes = hfile.len();
+        let path = group.path(instant);
+        storage.put(&format!("{METADATA_DIR}/{path}"), hfile).await?;
+        stats.push(WriteStat {
+            partition: group.partition.to_string(),
+            file_id: group.id.clone(),
+            path,
+            previous: group.slice.base.as_deref().and_then(base_instant).map(|instant| instant.to_string()),
+            rows: group.records.len() as i64,
+            bytes: bytes as i64,
+            ..WriteStat::default()
+        });
+    }
     let metadata = CommitMetadata {
         operation: "COMPACT".to_string(),
         compacted: true,
-        stats: vec![WriteStat {
-            partition: FILES.to_string(),
-            file_id: FILES_GROUP.to_string(),
-            path: format!("{FILES}/{name}"),
-            previous: slice.base.as_deref().and_then(base_instant).map(|instant| instant.to_string()),
-            rows: records as i64,
-            bytes: bytes as i64,
-            ..WriteStat::default()
-        }],
+        stats,
         extra: BTreeMap::from([("schema".to_string(), schema()?.to_string())]),
         ..CommitMetadata::default()
     };
     storage.put_new(&completed_path(TIMELINE, instant, completed, Action::Commit), metadata.encode()?).await?;
-    Ok(Compacted { logs: slice.logs.len(), removed: remove_old_slices(storage).await? })
+    let logs = groups.iter().map(|group| group.slice.logs.len()).sum();
+    let partitions: BTreeSet<&str> = groups.iter().map(|group| group.partition).collect();
+    let mut removed = 0;
+    for partition in partitions {
+        removed += remove_old_slices(storage, partition).await?;
+    }
+    Ok(Compacted { logs, removed })
 }
 
 fn hfile_instant(name: &str) -> Option<InstantTime> {
@@ -113,21 +155,24 @@ fn base_instant(path: &str) -> Option<InstantTime> {
     hfile_instant(path.rsplit('/').next().unwrap_or(path))
 }
 
-fn plan_of(slice: &Slice, owner: &str) -> CompactionPlan {
+fn plan_of(groups: &[Group], owner: &str) -> CompactionPlan {
     let name = |path: &String| path.rsplit('/').next().unwrap_or(path).to_string();
-    let first_log = slice.logs.first().map(name).and_then(|log| log_instant(&log));
-    let base = slice.base.as_deref().and_then(base_instant).or(first_log);
-    let operation = CompactionOperation {
-        base_instant_time: base.map(|instant| instant.to_string()),
-        delta_file_paths: Some(slice.logs.iter().map(name).collect()),
-        data_file_path: slice.base.as_ref().map(name),
-        file_id: Some(FILES_GROUP.to_string()),
-        partition_path: Some(FILES.to_string()),
-        metrics: None,
-        bootstrap_file_path: None,
-    };
+    let operations = groups.iter().map(|group| {
+        let slice = &group.slice;
+        let first_log = slice.logs.first().map(name).and_then(|log| log_instant(&log));
+        let base = slice.base.as_deref().and_then(base_instant).or(first_log);
+        CompactionOperation {
+            base_instant_time: base.map(|instant| instant.to_string()),
+            delta_file_paths: Some(slice.logs.iter().map(name).collect()),
+            data_file_path: slice.base.as_ref().map(name),
+            file_id: Some(group.id.clone()),
+            partition_path: Some(group.partition.to_string()),
+            metrics: None,
+            bootstrap_file_path: None,
+        }
+    });
     CompactionPlan {
-        operations: Some(vec![operation]),
+        operations: Some(operations.collect()),
         extra_metadata: Some(HashMap::from([(OWNER_KEY.to_string(), owner.to_string())])),
         version: Some(CompactionPlan::LATEST_VERSION),
         strategy: None,
@@ -137,14 +182,23 @@ fn plan_of(slice: &Slice, owner: &str) -> CompactionPlan {
 }
 
 /// Removes slices that nobody reads any more; what an interruption leaves goes with the next compaction.
-async fn remove_old_slices(storage: &Storage) -> Result<usize> {
+async fn remove_old_slices(storage: &Storage, partition: &str) -> Result<usize> {
     let own = metadata_timeline(storage).await?;
-    let (files, _) = storage.list_level(FILES_DIRECTORY).await?;
-    let old = old_files(files.iter().map(|file| file.path.as_str()), &own);
-    for path in &old {
-        storage.delete(path).await?;
+    let (files, _) = storage.list_level(&format!("{METADATA_DIR}/{partition}")).await?;
+    let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for file in &files {
+        if let Some(group) = file_id(file.name()) {
+            groups.entry(group).or_default().push(&file.path);
+        }
     }
-    Ok(old.len())
+    let mut removed = 0;
+    for paths in groups.into_values() {
+        for path in old_files(paths.into_iter(), &own) {
+            storage.delete(path).await?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 /// HFiles below the oldest kept one, and the logs that it took in.
@@ -176,11 +230,14 @@ pub async fn undo_compactions(storage: &Storage, own: &Timeline) -> Result<usize
     for instant in pending {
         let requested = requested_path(TIMELINE, &instant.requested, Action::Compaction);
         let plan = storage.get(&requested).await?.and_then(|bytes| CompactionPlan::from_avro_bytes(&bytes).ok());
-        let ours = plan.and_then(|plan| plan.extra_metadata).is_some_and(|extra| extra.contains_key(OWNER_KEY));
-        if !ours {
-            continue;
+        let ours = plan.filter(|plan| plan.extra_metadata.as_ref().is_some_and(|extra| extra.contains_key(OWNER_KEY)));
+        let Some(plan) = ours else { continue };
+        for operation in plan.operations.unwrap_or_default() {
+            if let (Some(partition), Some(id)) = (operation.partition_path, operation.file_id) {
+                let path = base_path(&partition, &id, &instant.requested);
+                storage.delete(&format!("{METADATA_DIR}/{path}")).await?;
+            }
         }
-        storage.delete(&format!("{FILES_DIRECTORY}/{FILES_GROUP}_0-0-0_{}.hfile", instant.requested)).await?;
         storage.delete(&inflight_path(TIMELINE, &instant.requested, Action::Compaction)).await?;
         storage.delete(&requested).await?;
         undone += 1;
@@ -241,6 +298,8 @@ mod tests {
         use tributary_types::pipeline::TableType;
 
         use super::*;
+
+        const FILES_DIRECTORY: &str = ".hoodie/metadata/files";
         use crate::config::TableConfig;
         use crate::mdt_read::read_file_listing;
         use crate::target::{FileChange, LockKind, NewTable, complete_instant, create_table, write_delta};

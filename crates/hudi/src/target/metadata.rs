@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeping the metadata table's `files` partition: creation, one delta per instant of the data table, and undoing one.
+//! The metadata table: its creation, one delta per instant of the data table, and undoing one.
 //!
 //! The metadata table is a merge-on-read Hudi table of its own under `.hoodie/metadata`, with HFiles as base files
 //! and HFile blocks in its logs. A delta of instant `t` is invisible until `t` completes on the data timeline.
@@ -54,15 +54,28 @@ pub(super) async fn create(storage: &Storage, table: &str, version: u32, complet
         return Ok(());
     }
     let record = encode(FilesPartitionRecord::ALL_PARTITIONS_KEY, MetadataRecordType::AllPartitions, Vec::new())?;
-    let hfile = hfile(&[(FilesPartitionRecord::ALL_PARTITIONS_KEY.to_string(), record)])?;
+    let records = vec![(FilesPartitionRecord::ALL_PARTITIONS_KEY.to_string(), record)];
+    let hfile = hfile(&records)?;
     let path = format!("{FILES}/{FILES_GROUP}_0-0-0_{instant}.hfile");
     super::write_partition_metafile(storage, &format!("{METADATA_DIR}/{FILES}"), &instant).await?;
     let bytes = hfile.len();
     storage.put(&format!("{METADATA_DIR}/{path}"), hfile).await?;
-    complete_delta(storage, &instant, completed, Some((path, bytes, 1))).await
+    let part = Part { partition: FILES, group: FILES_GROUP.to_string(), records };
+    complete_delta(storage, &instant, completed, vec![stat(&part, path, bytes)]).await
 }
 
-/// Writes the delta of one instant of the data table. `changes` may be empty: every completed instant has a delta.
+/// Records of one file group of the metadata table.
+pub(super) struct Part {
+    /// Partition of the metadata table.
+    pub(super) partition: &'static str,
+    /// The file group.
+    pub(super) group: String,
+    /// Keys, in the order of their bytes, with their encoded records.
+    pub(super) records: Vec<(String, Vec<u8>)>,
+}
+
+/// Writes the delta of one instant of the data table, `files` alone. `changes` may be empty: every completed instant has a
+/// delta.
 ///
 /// A delta of the same instant that a lost answer left is replaced by equal content; its completion is kept.
 pub async fn write_delta(
@@ -71,18 +84,38 @@ pub async fn write_delta(
     completed: &InstantTime,
     changes: &[FileChange],
 ) -> Result<()> {
+    write_parts(storage, instant, completed, files_part(changes)?.into_iter().collect()).await
+}
+
+/// What an instant changes in the `files` partition.
+pub(super) fn files_part(changes: &[FileChange]) -> Result<Option<Part>> {
     if changes.is_empty() {
-        return complete_delta(storage, instant, completed, None).await;
+        return Ok(None);
     }
-    let records = files_records(changes)?;
+    Ok(Some(Part { partition: FILES, group: FILES_GROUP.to_string(), records: files_records(changes)? }))
+}
+
+/// Writes a delta: a log file for each part, then its place on the timeline.
+pub(super) async fn write_parts(
+    storage: &Storage,
+    instant: &InstantTime,
+    completed: &InstantTime,
+    parts: Vec<Part>,
+) -> Result<()> {
     let schema = schema()?.to_string();
-    let header =
-        HashMap::from([(BlockMetadataKey::InstantTime, instant.to_string()), (BlockMetadataKey::Schema, schema)]);
-    let block = LogFileWriter::write_log_block(BlockType::HfileData, header, &hfile(&records)?);
-    let path = format!("{FILES}/.{FILES_GROUP}_{instant}.log.1_0-0-0");
-    let bytes = block.len();
-    storage.put(&format!("{METADATA_DIR}/{path}"), block).await?;
-    complete_delta(storage, instant, completed, Some((path, bytes, records.len()))).await
+    let mut written = Vec::with_capacity(parts.len());
+    for part in parts {
+        let header = HashMap::from([
+            (BlockMetadataKey::InstantTime, instant.to_string()),
+            (BlockMetadataKey::Schema, schema.clone()),
+        ]);
+        let block = LogFileWriter::write_log_block(BlockType::HfileData, header, &hfile(&part.records)?);
+        let path = format!("{}/.{}_{instant}.log.1_0-0-0", part.partition, part.group);
+        let bytes = block.len();
+        storage.put(&format!("{METADATA_DIR}/{path}"), block).await?;
+        written.push(stat(&part, path, bytes));
+    }
+    complete_delta(storage, instant, completed, written).await
 }
 
 /// Removes the delta of an instant that is rolled back: its log files first, then its place on the timeline, so that
@@ -109,7 +142,7 @@ async fn complete_delta(
     storage: &Storage,
     instant: &InstantTime,
     completed: &InstantTime,
-    written: Option<(String, usize, usize)>,
+    written: Vec<WriteStat>,
 ) -> Result<()> {
     if super::find_completion(storage, TIMELINE, instant).await?.is_some() {
         return Ok(());
@@ -118,23 +151,24 @@ async fn complete_delta(
     let mut metadata = CommitMetadata { operation: "UPSERT_PREPPED".to_string(), extra, ..CommitMetadata::default() };
     storage.put(&requested_path(TIMELINE, instant, Action::DeltaCommit), Vec::new()).await?;
     storage.put(&inflight_path(TIMELINE, instant, Action::DeltaCommit), metadata.encode()?).await?;
-    metadata.stats = written.into_iter().map(|(path, bytes, records)| stat(path, bytes, records)).collect();
+    metadata.stats = written;
     let path = completed_path(TIMELINE, instant, completed, Action::DeltaCommit);
     match storage.put_new(&path, metadata.encode()?).await? {
         PutNew::Created | PutNew::Exists => Ok(()),
     }
 }
 
-fn stat(path: String, bytes: usize, records: usize) -> WriteStat {
+fn stat(part: &Part, path: String, bytes: usize) -> WriteStat {
+    let records = part.records.len() as i64;
     WriteStat {
-        partition: FILES.to_string(),
-        file_id: FILES_GROUP.to_string(),
+        partition: part.partition.to_string(),
+        file_id: part.group.clone(),
         path,
         previous: None,
         previous_base: None,
-        rows: records as i64,
+        rows: records,
         inserts: 0,
-        updates: records as i64,
+        updates: records,
         deletes: 0,
         bytes: bytes as i64,
     }
@@ -163,9 +197,9 @@ fn files_records(changes: &[FileChange]) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(records)
 }
 
-/// The HFile of a compaction and the number of its records: a record per partition that has files, and one that lists
-/// the partitions.
-pub(super) fn compacted_hfile(mut listing: Listing) -> Result<(Vec<u8>, usize)> {
+/// The records of the `files` partition after a compaction: one per partition that has files, and one that lists the
+/// partitions.
+pub(super) fn compacted_files(mut listing: Listing) -> Result<Vec<(String, Vec<u8>)>> {
     let partitions: Vec<String> = match listing.remove(ALL_PARTITIONS) {
         Some(partitions) => partitions.into_keys().collect(),
         None => listing.keys().cloned().collect(),
@@ -180,16 +214,21 @@ pub(super) fn compacted_hfile(mut listing: Listing) -> Result<(Vec<u8>, usize)> 
         records.push((key.to_string(), encode(key, MetadataRecordType::Files, files)?));
     }
     records.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
+    Ok(records)
+}
+
+/// The base file of a compaction; `records` are in the order of their keys' bytes.
+pub(super) fn base_hfile(records: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
     let failed = |e: &dyn std::fmt::Display| Error::corrupt("metadata HFile", e);
     let mut info = BTreeMap::from([("schema".to_string(), schema()?.as_bytes().to_vec())]);
     for (name, record) in [("minRecordKey", records.first()), ("maxRecordKey", records.last())] {
         info.extend(record.map(|(key, _)| (name.to_string(), key.as_bytes().to_vec())));
     }
     let mut builder = HFileBuilder::new(HFILE_BLOCK_BYTES);
-    for (key, value) in &records {
+    for (key, value) in records {
         builder.append(key.as_bytes(), value).map_err(|e| failed(&e))?;
     }
-    Ok((builder.finish(info).map_err(|e| failed(&e))?, records.len()))
+    builder.finish(info).map_err(|e| failed(&e))
 }
 
 fn partition_key(partition: &str) -> &str {
