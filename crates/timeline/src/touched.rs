@@ -35,7 +35,7 @@ pub(crate) fn touched<'a>(changes: impl IntoIterator<Item = Change<'a>>) -> Resu
     let mut live: BTreeMap<GroupKey, Option<InstantTime>> = BTreeMap::new();
     for Change { metadata, inside } in changes {
         let bases = written_files(metadata)?;
-        let replaced: Vec<GroupKey> = replaced_groups(metadata).collect();
+        let replaced: BTreeSet<GroupKey> = replaced_groups(metadata).collect();
         live.retain(|group, _| !replaced.contains(group));
         if !inside {
             // It came before the beginning, on top of one that showed up late.
