@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tributary_api::coordinator::Coordinator;
 use tributary_rpc::{CoordinatorClient, connect_lazily};
 use tributary_types::Outcome;
-use tributary_types::pipeline::Pipeline;
+use tributary_types::pipeline::{BadRecords, ErrorTable, Pipeline};
 
 use crate::answering::probe;
 use crate::process::Process;
@@ -154,6 +154,12 @@ async fn a_server_exports_every_described_metric_at_zero_too_and_no_other() {
     let untimed = run(annotated(&lake, "untimed", "orders", timed)).await;
     assert_eq!(untimed.error.unwrap().reason, "TABLE_UNSUPPORTED");
     Exported::of(&server).assert_described(&["start", "batch", "event"]);
+
+    let mut refusing = annotated(&lake, "refusing", "orders", json!({}));
+    refusing.sources[1].csv.mode = Some(BadRecords::ErrorTable);
+    refusing.error_table = Some(ErrorTable::at(lake.path("errors")));
+    assert_eq!(run(refusing).await.outcome, Some(Outcome::Committed));
+    Exported::of(&server).assert_described(&["start", "batch", "event", "refusing"]);
 }
 
 /// The Rust files of the crates, without tests and helpers for tests.

@@ -263,8 +263,10 @@ async fn explore_one(template: &Lake, expected: &[Value], case: &str, number: u6
     }
     found.iter_mut().for_each(|row| drop(row.as_object_mut().unwrap().remove("instant")));
     assert_eq!(found, expected, "{why}");
-    assert_eq!(run(&healthy, &job, "after").await.outcome, Some(Outcome::NoNewData), "{why}");
     assert_sound(&lake.path("out"), "notes").await;
+    if !matches!(fault, Fault::CrashAfter | Fault::FailAlways) {
+        return;
+    }
     // What a batch left on the error table that died after its own commit there, the next one that writes there clears.
     put(&lake, "notes/3.csv", "note,n\ny,none\n");
     assert_eq!(run(&healthy, &job, "next").await.outcome, Some(Outcome::Committed), "{why}");

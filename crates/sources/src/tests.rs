@@ -369,7 +369,7 @@ async fn the_rows_of_a_file_and_the_records_refused_in_it_are_two_streams_of_it(
     assert_eq!(json_rows(&json_of.read(relation).await.unwrap()), ["{\"id\":1}", "{\"id\":2,\"t\":\"é\"}"]);
     let mut found = refused(&json_of, relation).await;
     found.sort();
-    assert_eq!(found, ["1.json:21 3 \"no\"", "1.json:44 5 \"{\\\"id\\\":\"", "1.json:9 2 \"{\\\"id\\\":\\\"x\\\"}\""]);
+    assert_eq!(found, ["1.json:20 3 \"no\"", "1.json:42 5 \"{\\\"id\\\":\"", "1.json:9 2 \"{\\\"id\\\":\\\"x\\\"}\""]);
 }
 
 #[tokio::test]
