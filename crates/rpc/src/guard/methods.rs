@@ -189,7 +189,8 @@ fn list_batches(message: &[u8]) -> Result<Asked, DecodeError> {
 
 fn get_cursors(message: &[u8]) -> Result<Asked, DecodeError> {
     let request = proto::GetCursorsRequest::decode(message)?;
-    Ok(Asked { locations: vec![request.target], ..about(&request.pipeline) })
+    let target = Some(request.target).filter(|target| !target.is_empty());
+    Ok(Asked { locations: target.into_iter().collect(), ..about(&request.pipeline) })
 }
 
 fn list_flights(message: &[u8]) -> Result<Asked, DecodeError> {
@@ -214,6 +215,12 @@ fn about_flight(name: &str) -> Asked {
     // The instant is behind the last `@`.
     let table = table.map(|table| table.rsplit_once('@').map_or(table, |(path, _)| path).to_string());
     Asked { scope: Scope::All, locations: table.into_iter().collect() }
+}
+
+/// What a ticket is about that is the name of a flight: it carries no right, so whoever may ask for the flight may send it.
+pub(crate) fn named_flight(ticket: &[u8]) -> Option<Asked> {
+    let name = std::str::from_utf8(ticket).ok()?;
+    (name.starts_with(BATCH_PREFIX) || name.starts_with(TABLE_PREFIX)).then(|| about_flight(name))
 }
 
 /// Begins the flight of a table, `table:<location>@<instant>`.
