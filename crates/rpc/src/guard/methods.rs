@@ -245,7 +245,8 @@ fn list_batches(message: &[u8]) -> Result<Asked, DecodeError> {
 
 fn get_cursors(message: &[u8]) -> Result<Asked, DecodeError> {
     let request = proto::GetCursorsRequest::decode(message)?;
-    Ok(Asked { locations: vec![request.target], ..about(&request.pipeline) })
+    let target = Some(request.target).filter(|target| !target.is_empty());
+    Ok(Asked { locations: target.into_iter().collect(), ..about(&request.pipeline) })
 }
 
 fn list_flights(message: &[u8]) -> Result<Asked, DecodeError> {
@@ -269,6 +270,15 @@ fn about_flight(name: &str) -> Asked {
     // A table is named by its pipeline, or by a name of its own that may be another pipeline's too.
     Asked { scope: Scope::All, locations: Vec::new() }
 }
+
+/// What a ticket is about that is the name of a flight: it carries no right, so whoever may ask for the flight may send it.
+pub(crate) fn named_flight(ticket: &[u8]) -> Option<Asked> {
+    let name = std::str::from_utf8(ticket).ok()?;
+    (name.starts_with(BATCH_PREFIX) || name.starts_with(TABLE_PREFIX)).then(|| about_flight(name))
+}
+
+/// Begins the flight of a table, `table:<name>@<instant>`.
+const TABLE_PREFIX: &str = "table:";
 
 fn everything(_: &[u8]) -> Result<Asked, DecodeError> {
     Ok(Asked { scope: Scope::All, locations: Vec::new() })
