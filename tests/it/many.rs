@@ -64,7 +64,7 @@ async fn fifty_pipelines_share_a_server_with_one_that_always_fails_and_one_that_
     }
     for round in 0..2 {
         asked.push((start(&roles, &giant, &format!("r{round}")).await, Outcome::Committed));
-        for number in 2..PIPELINES {
+        for number in (2..PIPELINES).filter(|_| round == 0) {
             let small = job(&lake, &format!("small{number}"), "src", 64);
             asked.push((start(&roles, &small, &format!("r{round}")).await, Outcome::Committed));
         }

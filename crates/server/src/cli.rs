@@ -5,6 +5,7 @@ mod cursors;
 mod observing;
 mod pipelines;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -479,8 +480,10 @@ fn run(cli: Cli, transforms: Transforms) -> ExitCode {
             Command::Cursors(command) => commands::cursors::cursors(command, stores, &dial).await,
             Command::Bench(args) => commands::bench::bench(args, stores).await,
             Command::Completion { shell } => {
-                clap_complete::generate(shell, &mut Cli::command(), "tributary", &mut std::io::stdout());
-                Ok(0)
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "tributary", &mut script);
+                // Whoever reads only a part of it closes the pipe.
+                Ok(u8::from(std::io::stdout().write_all(&script).is_err()))
             }
         };
         telemetry.finish().await;
