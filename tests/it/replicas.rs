@@ -3,9 +3,12 @@
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::sql::client::FlightSqlServiceClient;
 use arrow_flight::{CancelFlightInfoRequest, FlightInfo};
 use futures::TryStreamExt;
 use serde_json::json;
@@ -141,6 +144,31 @@ async fn a_pull_that_is_cancelled_where_it_was_planned_is_refused_where_its_rows
         let refused = client(&process.url).do_get(endpoint.ticket.clone().unwrap()).await.err().unwrap();
         assert!(refused.to_string().contains("was cancelled"), "{refused}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_is_planned_by_the_coordinator_and_run_where_the_merge_role_is() {
+    let lake = Lake::demo(1);
+    let mut cluster = Cluster::start(lake.dir());
+    let ended = run_on(&cluster.coordinator(), &enriched(&lake), "r1").await;
+    assert_eq!(ended.outcome, Some(Outcome::Committed), "{:?}", ended.error);
+    let count = rows(&roles(), &lake.path("out")).await.len();
+    let inner = FlightServiceClient::new(connect_lazily(&cluster.coordinator.url).unwrap());
+    let mut client = FlightSqlServiceClient::new_from_inner(inner);
+    let sql = "SELECT count(*) AS n FROM tables.orders_enriched WHERE order_id <> ?";
+    let mut prepared = client.prepare(sql.to_string(), None).await.unwrap();
+    let nobody: ArrayRef = Arc::new(StringArray::from(vec!["nobody"]));
+    prepared.set_parameters(RecordBatch::try_from_iter([("1", nobody)]).unwrap()).unwrap();
+    let info = prepared.execute().await.unwrap();
+    let ticket = info.endpoint[0].ticket.clone().unwrap();
+    let answer: Vec<_> = client.do_get(ticket.clone()).await.unwrap().try_collect().await.unwrap();
+    assert_eq!(json_rows(&answer), [format!("{{\"n\":{count}}}")]);
+    let wrong = client.execute("SELECT nobody FROM orders_enriched".to_string(), None).await.unwrap_err().to_string();
+    assert!(wrong.contains("nobody") && wrong.contains("line 1"), "{wrong}");
+
+    cluster.merge.kill();
+    let down = client.do_get(ticket).await.err().unwrap().to_string();
+    assert!(down.contains("the merge role did not answer"), "{down}");
 }
 
 /// Orders of the demo beside notes of a directory of many files.

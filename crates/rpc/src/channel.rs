@@ -24,6 +24,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that vanished without closing its connection is noticed within the sum of both.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes on their way to a reader before it takes some: the default of 64 KiB waits for an answer after every few
+/// messages of rows.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Details of an error travel in a header; see [`crate::fault`].
 const HEADER_LIMIT: u32 = 64 << 10;
 
@@ -110,6 +114,8 @@ pub(crate) fn configure(endpoint: Endpoint) -> Endpoint {
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_max_header_list_size(HEADER_LIMIT)
         .tcp_nodelay(true)
 }

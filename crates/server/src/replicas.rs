@@ -218,11 +218,11 @@ mod tests {
         }
 
         async fn plan(&self, _: PlanRequest) -> Result<SourcePlan, Error> {
-            unimplemented!("not asked for")
+            Err(self.describe("").await.unwrap_err())
         }
 
         async fn read(&self, _: ReadRequest) -> Result<RowStream, Error> {
-            unimplemented!("not asked for")
+            Err(self.describe("").await.unwrap_err())
         }
     }
 

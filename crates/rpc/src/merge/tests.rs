@@ -4,12 +4,13 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use futures::{StreamExt, TryStreamExt};
 use tonic::service::Routes;
-use tributary_api::Stop;
-use tributary_api::merge::{ColumnOrigins, MergeLimits, MergeSource, Step};
+use tributary_api::merge::{ColumnOrigins, Deleted as QueryDeleted, MergeLimits, MergeSource, QueryTable, Step};
 use tributary_api::refused::{RefusedKey, RefusedRows};
 use tributary_api::timeline::{Deleted, Relation, Split, Views};
 use tributary_api::writer::{FileSizes, KeySettings, StageRequest, Staged};
+use tributary_api::{RowError, Stop};
 use tributary_types::pipeline::{OnNullKey, Operation};
 use tributary_types::{Code, Fault, MemoryBudget, Retry};
 
@@ -33,7 +34,9 @@ fn direct() -> Pair {
 
 fn remote() -> Pair {
     let memory = Arc::new(Memory::default());
-    let channel = connect(Routes::new(MergeServer::new(Arc::clone(&memory) as Arc<dyn Merge>)));
+    let merge = Arc::clone(&memory) as Arc<dyn Merge>;
+    let flight = crate::FlightServer::new().with_merge(Arc::clone(&merge)).into_service();
+    let channel = connect(Routes::new(MergeServer::new(merge)).add_service(flight));
     Pair { role: Arc::new(MergeClient::new(channel, "http://in-memory")), memory }
 }
 
@@ -101,6 +104,29 @@ impl Merge for Memory {
         assert!(shared.is_err(), "query and writer share one budget");
         request.stage.budget.shrink(300);
         Ok(merged())
+    }
+
+    async fn read_query(&self, sql: String) -> Result<QueryNames, Error> {
+        match sql.as_str() {
+            "" => Err(Error::Sql { at: " at line 1, column 1".to_string(), message: "nothing".to_string() }),
+            _ => Ok(QueryNames { relations: vec![vec!["tables".to_string(), sql]], parameters: 2 }),
+        }
+    }
+
+    async fn check_query(&self, request: QueryRequest) -> Result<SchemaRef, Error> {
+        self.asked.lock().unwrap().push(format!("{request:?}"));
+        Ok(rows(&[]).schema())
+    }
+
+    async fn query(&self, request: QueryRequest) -> Result<QueryRows, Error> {
+        self.asked.lock().unwrap().push(format!("{request:?}"));
+        let failed = RowError::new(Error::Limit { limit: "time", detail: "1 s".to_string() });
+        let answer: Vec<Result<_, RowError>> = match request.sql.as_str() {
+            "late" => vec![Ok(rows(&["a"])), Err(failed)],
+            "wrong" => return Err(Error::Execution { message: "division".to_string() }),
+            _ => vec![Ok(rows(&["a", "b"])), Ok(rows(&["c"]))],
+        };
+        Ok(QueryRows { schema: rows(&[]).schema(), rows: futures::stream::iter(answer).boxed() })
     }
 }
 
@@ -175,6 +201,8 @@ pub(super) fn request(sql: Option<&str>, budget: &MemoryBudget) -> MergeRequest 
 }
 
 behaviours! {
+    a_query_arrives_whole_and_its_rows_come_back,
+    a_query_that_fails_says_how_before_and_among_its_rows,
     sources_are_bound_in_their_order,
     a_refusal_keeps_its_kind,
     a_plan_arrives_whole_and_so_does_its_request,
@@ -260,4 +288,42 @@ async fn a_role_that_is_not_there_is_named_and_asking_again_is_safe() {
     let refused = client.run(request(None, &MemoryBudget::new(1000))).await.unwrap_err();
     assert!(matches!(refused, Error::Unreachable { .. }) && refused.retry() == Retry::Again, "{refused:?}");
     assert!(refused.to_string().contains("http://127.0.0.1:1"), "{refused}");
+}
+
+fn query(sql: &str) -> QueryRequest {
+    let relation = Relation { schema: rows(&[]).schema(), splits: Vec::new() };
+    let deleted = QueryDeleted { before: relation.clone(), after: relation.clone() };
+    let parts = |text: &str| text.split('.').map(ToString::to_string).collect();
+    QueryRequest {
+        sql: sql.to_string(),
+        tables: vec![
+            QueryTable { name: parts("tables.p"), relation: relation.clone(), deleted: None },
+            QueryTable { name: parts("batches.p/r"), relation, deleted: Some(deleted) },
+        ],
+        parameters: Some(rows(&["value"])),
+        limits: limits(&MemoryBudget::new(1000)),
+    }
+}
+
+async fn a_query_arrives_whole_and_its_rows_come_back(pair: Pair) {
+    let names = pair.role.read_query("p".to_string()).await.unwrap();
+    assert_eq!((names.relations, names.parameters), (vec![vec!["tables".to_string(), "p".to_string()]], 2));
+    assert_eq!(pair.role.check_query(query("q")).await.unwrap(), rows(&[]).schema());
+    let QueryRows { schema, rows: answer } = pair.role.query(query("q")).await.unwrap();
+    assert_eq!(schema, rows(&[]).schema());
+    let answer: Vec<_> = answer.try_collect().await.unwrap();
+    assert_eq!(answer, [rows(&["a", "b"]), rows(&["c"])]);
+    let expected = format!("{:?}", query("q"));
+    assert_eq!(*pair.memory.asked.lock().unwrap(), [expected.clone(), expected]);
+}
+
+async fn a_query_that_fails_says_how_before_and_among_its_rows(pair: Pair) {
+    let wrong = pair.role.read_query(String::new()).await.unwrap_err();
+    assert!(matches!(&wrong, Error::Sql { at, .. } if at == " at line 1, column 1"), "{wrong:?}");
+    let wrong = pair.role.query(query("wrong")).await.err().unwrap();
+    assert!(matches!(wrong, Error::Execution { .. }), "{wrong:?}");
+    let mut late = pair.role.query(query("late")).await.unwrap().rows;
+    assert!(late.next().await.unwrap().is_ok());
+    let late = late.next().await.unwrap().unwrap_err();
+    assert_eq!((late.code, late.reason), (Code::Timeout, "LIMIT_REACHED"));
 }

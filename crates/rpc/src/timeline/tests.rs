@@ -413,3 +413,20 @@ async fn pages_of_instants_follow_each_other_and_wrong_ones_are_refused() {
         assert_eq!(calls.list_instants(request).await.unwrap_err().code(), tonic::Code::InvalidArgument);
     }
 }
+
+#[tokio::test]
+async fn a_timeline_says_where_its_splits_are_read_and_ends_what_is_read_there() {
+    let memory: Arc<dyn Timeline> = Arc::new(Memory::default());
+    let flight = crate::FlightServer::new().advertised_at(Some("grpc://outside:7373".to_string()));
+    let running = flight.running();
+    let channel = connect(Routes::new(TimelineServer::beside(memory, &flight)));
+    let client = TimelineClient::new(channel, "http://in-memory");
+    assert_eq!(client.locations().await.unwrap(), ["grpc://outside:7373"]);
+    let endless = async { Ok(futures::stream::repeat_with(|| Ok(rows(&["a"]))).boxed() as RowStream) };
+    let mut stream = running.watched("p1", endless).await.unwrap();
+    assert!(stream.next().await.unwrap().is_ok());
+    assert_eq!((client.cancel_pull("p1").await.unwrap(), client.cancel_pull("p2").await.unwrap()), (1, 0));
+    assert_eq!(stream.next().await.unwrap().unwrap_err().reason, "PULL_CANCELLED");
+    // One without an address of its own has none to give.
+    assert!(remote().role.locations().await.unwrap().is_empty());
+}
