@@ -108,7 +108,8 @@ where
             false => write!(out, "{} {level:>5} ", timestamp())?,
         }
         write!(out, "{}: {}", event.metadata().target(), line.message)?;
-        for (name, value) in &line.fields.0 {
+        // Which call it is in is for programs.
+        for (name, value) in line.fields.0.iter().filter(|(name, _)| !name.starts_with("rpc.")) {
             match value {
                 Value::Text(text) if text.is_empty() || text.contains([' ', '"', '=', '\n', '\u{1b}']) => {
                     write!(out, " {name}={text:?}")?;
