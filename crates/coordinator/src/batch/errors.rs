@@ -74,7 +74,7 @@ impl Batch<'_> {
             return Err(Error::TooManyRefused { rows, limit: table.max_rows, first });
         }
         let keys = key_settings(&pipeline.target, &prepared.target.config);
-        let key = (without_key > 0).then(|| RefusedKey { columns: keys.record_key, complex: keys.complex });
+        let key = (without_key > 0).then_some(RefusedKey { columns: keys.record_key, complex: keys.complex });
         let (sql, mut then) = match &key {
             Some(_) => (sql_of(pipeline), steps_of(pipeline)),
             // Bad records do not depend on the query.
