@@ -42,15 +42,17 @@ impl ReadCounter {
     }
 }
 
+/// Sources in pipeline order, each with its counter.
+type Counters = Vec<(SourceName, Arc<ReadCounter>)>;
+
 /// How far a merge is. Cloning shares it: whoever runs the merge counts, whoever asked for it looks.
 #[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<Mutex<Vec<(SourceName, Arc<ReadCounter>)>>>);
+pub struct Progress(Arc<Mutex<Counters>>);
 
 impl Progress {
     /// Begins anew: a counter for each source, in this order.
     pub fn begin<'a>(&self, sources: impl IntoIterator<Item = &'a SourceName>) -> Vec<Arc<ReadCounter>> {
-        let counters: Vec<(SourceName, Arc<ReadCounter>)> =
-            sources.into_iter().map(|source| (source.clone(), Arc::default())).collect();
+        let counters: Counters = sources.into_iter().map(|source| (source.clone(), Arc::default())).collect();
         let handed_out = counters.iter().map(|(_, counter)| Arc::clone(counter)).collect();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = counters;
         handed_out
