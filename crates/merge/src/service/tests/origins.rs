@@ -13,8 +13,7 @@ async fn origins(sql: &str) -> Vec<String> {
     let checked = bench().check(sql).await.unwrap();
     let columns = checked.schema.fields().iter().zip(&checked.origins);
     let shown = columns.map(|(field, origins)| {
-        let from: Vec<String> =
-            origins.columns.iter().map(|(source, column)| format!("{source}.{column}")).collect();
+        let from: Vec<String> = origins.columns.iter().map(|(source, column)| format!("{source}.{column}")).collect();
         format!("{} {} {}", field.name(), if origins.copied { ":" } else { "=" }, from.join(" + "))
     });
     shown.map(|text| text.trim_end().to_string()).collect()
