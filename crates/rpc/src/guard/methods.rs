@@ -84,6 +84,7 @@ pub(crate) const METHODS: &[Method] = &[
     row("/tributary.coordinator.v1.CoordinatorService/GetBatch", READER, What::Message(get_batch)),
     row("/tributary.coordinator.v1.CoordinatorService/ListBatches", READER, What::Message(list_batches)),
     row("/tributary.coordinator.v1.CoordinatorService/WatchBatch", READER, What::Message(watch_batch)),
+    row("/tributary.coordinator.v1.CoordinatorService/WaitBatch", READER, What::Message(wait_batch)),
     row("/tributary.coordinator.v1.CoordinatorService/CancelBatch", OPERATOR, What::Message(cancel_batch)),
     row("/tributary.coordinator.v1.CoordinatorService/PlanBatch", OPERATOR, What::Message(plan_batch)),
     row("/tributary.coordinator.v1.CoordinatorService/SetCursor", OPERATOR, What::Message(set_cursor)),
@@ -233,6 +234,10 @@ fn get_batch(message: &[u8]) -> Result<Asked, DecodeError> {
 
 fn watch_batch(message: &[u8]) -> Result<Asked, DecodeError> {
     Ok(about_batch(&proto::WatchBatchRequest::decode(message)?.name))
+}
+
+fn wait_batch(message: &[u8]) -> Result<Asked, DecodeError> {
+    Ok(about_batch(&proto::WaitBatchRequest::decode(message)?.name))
 }
 
 fn cancel_batch(message: &[u8]) -> Result<Asked, DecodeError> {
