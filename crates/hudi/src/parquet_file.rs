@@ -50,7 +50,8 @@ pub(crate) async fn footer_bytes(storage: &Storage, path: &str, bytes: u64) -> R
     let file = open_file(storage, path, bytes).await?;
     let tail = &file.source.tail;
     // The last 8 bytes: the length of the footer before them, little-endian, and the magic number.
-    let length = tail.len().checked_sub(8).and_then(|at| tail.get(at..at + 4)).and_then(|length| length.try_into().ok());
+    let length =
+        tail.len().checked_sub(8).and_then(|at| tail.get(at..at + 4)).and_then(|length| length.try_into().ok());
     let Some(length) = length.map(|length| u64::from(u32::from_le_bytes(length)) + 8) else {
         return Err(Error::corrupt(path, "it is no Parquet file"));
     };

@@ -89,12 +89,7 @@ pub async fn compact_metadata(
 ) -> Result<Compacted> {
     let mut groups = Vec::new();
     let (listing, slice) = read_merged(storage, data).await?;
-    groups.push(Group {
-        partition: FILES,
-        id: FILES_GROUP.to_string(),
-        slice,
-        records: compacted_files(listing)?,
-    });
+    groups.push(Group { partition: FILES, id: FILES_GROUP.to_string(), slice, records: compacted_files(listing)? });
     for partition in STATISTICS {
         for (id, slice, records) in read_statistics(storage, data, partition).await? {
             groups.push(Group { partition, id, slice, records });

@@ -98,7 +98,9 @@ impl StatsIndex {
             None if table_version < 9 => StatsIndexVersion::V1,
             None => StatsIndexVersion::V2,
             Some(other) => {
-                return Err(Error::unsupported(format!("`{path}`: {COLUMN_STATS} is of version {other}: V1 and V2 are known")));
+                return Err(Error::unsupported(format!(
+                    "`{path}`: {COLUMN_STATS} is of version {other}: V1 and V2 are known"
+                )));
             }
         };
         Ok(StatsIndex { columns: definition.source_fields.iter().cloned().collect(), version, of_partitions })
@@ -122,10 +124,7 @@ impl StatsIndex {
         let mut files = Vec::new();
         for change in changes {
             if parse_base_file_name(&change.name).is_none() {
-                return Err(Error::unsupported(format!(
-                    "`{}`: statistics of log files are not kept",
-                    change.name
-                )));
+                return Err(Error::unsupported(format!("`{}`: statistics of log files are not kept", change.name)));
             }
             files.push(async move {
                 let ranges = match change.deleted {
@@ -223,7 +222,9 @@ fn settle(range: &mut ColumnRangeStats, partition: &str, version: StatsIndexVers
     // for timestamps; the two cannot be compared.
     if version == StatsIndexVersion::V1 {
         for value in [&mut range.min_value, &mut range.max_value] {
-            if let Some(ColumnStatValue::TimestampMicros(micros) | ColumnStatValue::LocalTimestampMicros(micros)) = value {
+            if let Some(ColumnStatValue::TimestampMicros(micros) | ColumnStatValue::LocalTimestampMicros(micros)) =
+                value
+            {
                 *value = Some(ColumnStatValue::Long(*micros));
             }
         }

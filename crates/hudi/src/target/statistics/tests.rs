@@ -111,8 +111,10 @@ async fn table() -> (Storage, TableConfig) {
     storage.put(DEFINITIONS, DEFINITION.as_bytes().to_vec()).await.unwrap();
     let properties = storage.read(crate::config::PROPERTIES).await.unwrap();
     let properties = String::from_utf8(properties.to_vec()).unwrap();
-    let properties = properties
-        .replace("hoodie.table.metadata.partitions=files", "hoodie.table.metadata.partitions=column_stats,files,partition_stats");
+    let properties = properties.replace(
+        "hoodie.table.metadata.partitions=files",
+        "hoodie.table.metadata.partitions=column_stats,files,partition_stats",
+    );
     storage.put(crate::config::PROPERTIES, properties.into_bytes()).await.unwrap();
     let part = |partition, group: &str| Part {
         partition,
@@ -167,7 +169,11 @@ async fn commit(storage: &Storage, config: &TableConfig, second: u32, changes: &
 }
 
 /// Least and greatest value by file (or partition) and column.
-async fn bounds(storage: &Storage, config: &TableConfig, partition: &'static str) -> BTreeMap<(String, String), String> {
+async fn bounds(
+    storage: &Storage,
+    config: &TableConfig,
+    partition: &'static str,
+) -> BTreeMap<(String, String), String> {
     let timeline = Timeline::load(storage, config).await.unwrap();
     let mut bounds = BTreeMap::new();
     for (id, _, records) in read_statistics(storage, &timeline, partition).await.unwrap() {
