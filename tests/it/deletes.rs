@@ -29,7 +29,7 @@ const ROUNDS: usize = 10;
 
 /// Histories of each kind: more with `TRIBUTARY_TEST_HISTORIES`.
 fn histories() -> u64 {
-    std::env::var("TRIBUTARY_TEST_HISTORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
+    std::env::var("TRIBUTARY_TEST_HISTORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(2).max(2)
 }
 
 /// Runs a batch; `None` where nothing was new.
