@@ -57,7 +57,6 @@ bench: setup-build ## Measure an optimised build against plain DataFusion (build
 	cargo build $(WORKSPACE) --release
 	"$(CARGO_TARGET_DIR)/release/tributary" bench
 	"$(CARGO_TARGET_DIR)/release/tributary" bench --rows 5000000 --runs 1 --memory-only
-	"$(CARGO_TARGET_DIR)/release/tributary" bench --planning
 
 # Dependencies stay: only this workspace's own artefacts go, of every profile.
 .PHONY: clean

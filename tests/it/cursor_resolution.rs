@@ -137,16 +137,18 @@ impl World {
     /// A batch with an id of its own, with every flag that was ever given, and sometimes one more.
     async fn run(&mut self, name: &'static str) {
         let places = self.places(name).await;
-        let side = &self.sides[name];
-        let mut flags = side.flags.clone();
-        let wanted = format!("src={}", places[self.pick(places.len())]);
-        let fresh = !side.made.is_empty() && self.pick(3) == 0 && !flags.contains(&wanted);
-        if fresh {
-            flags.push(wanted.clone());
-        }
         let before = self.kept(name).await;
         let stood = before.last().map(|kept| kept.sources.values().next().unwrap().cursor.clone().unwrap());
         let news = stood.as_ref() != places.last();
+        // Only backwards: whoever sets a cursor forward passes over what lies between.
+        let read = places.iter().position(|place| Some(place) == stood.as_ref()).map_or(0, |at| at + 1);
+        let side = &self.sides[name];
+        let mut flags = side.flags.clone();
+        let wanted = format!("src={}", places[self.pick(read.max(1))]);
+        let fresh = read > 0 && self.pick(3) == 0 && !flags.contains(&wanted);
+        if fresh {
+            flags.push(wanted.clone());
+        }
         let id = RequestId::at(self.clock.now_millis(), u128::from(self.random.next_u64())).to_string();
         let ended = self.ask(name, &id, &flags).await;
         self.say(format!("run {name} {id}, {} flags, a new one: {fresh}", flags.len()));
