@@ -201,7 +201,7 @@ async fn statistics_follow_files_that_come_and_go_and_survive_compaction() {
     let b1 = file(&storage, "b", 1, "p=2", &[("k3", -4, 2.5)]).await;
     commit(&storage, &config, 1, &[a1.clone(), b1.clone()]).await;
     let a2 = file(&storage, "a", 2, "p=1", &[("k1", 7, 0.25), ("k2", 8, 1.0)]).await;
-    commit(&storage, &config, 2, &[a2.clone()]).await;
+    commit(&storage, &config, 2, std::slice::from_ref(&a2)).await;
     let files = bounds(&storage, &config, COLUMN_STATS).await;
     let of = |name: &str, column: &str| (name.to_string(), column.to_string());
     assert_eq!(files.len(), 3 * 5, "each file, each column");
@@ -232,7 +232,7 @@ async fn statistics_follow_files_that_come_and_go_and_survive_compaction() {
     assert_eq!(bounds(&storage, &config, COLUMN_STATS).await, files);
     assert_eq!(bounds(&storage, &config, PARTITION_STATS).await, partitions);
     let a5 = file(&storage, "a", 5, "p=1", &[("k0", 3, 0.25)]).await;
-    commit(&storage, &config, 5, &[a5.clone()]).await;
+    commit(&storage, &config, 5, std::slice::from_ref(&a5)).await;
     assert_eq!(bounds(&storage, &config, COLUMN_STATS).await[&of(&a5.name, "n")], "3..3 of 1");
     assert_eq!(bounds(&storage, &config, PARTITION_STATS).await[&of("p=1", "n")], "3..9 of 5");
 }
