@@ -118,8 +118,7 @@ impl Fault for Denied {
             | Denied::UnknownCertificate { .. } => Code::Unauthenticated,
             Denied::NoIssuer { .. } => Code::Unavailable,
             Denied::Role { .. } | Denied::Method { .. } | Denied::Url(_) | Denied::Ticket { .. } => Code::Denied,
-            Denied::ExpiredTicket => Code::Denied,
-            Denied::Malformed { .. } => Code::Invalid,
+            Denied::Malformed { .. } | Denied::ExpiredTicket => Code::Invalid,
             Denied::TooLarge { .. } | Denied::Busy { .. } => Code::Overloaded,
             Denied::Slow { .. } | Denied::Stalled { .. } => Code::Timeout,
         }

@@ -2,8 +2,19 @@
 //! A store on disk, in sled.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::{Error, KeyValue};
+
+/// How often the directory's lock is asked for: whoever held it last gives it back on a thread of its own, a moment after
+/// it was dropped.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+/// Whether another one holds the directory; sled hides the kind of error in its text.
+fn is_locked(error: &sled::Error) -> bool {
+    matches!(error, sled::Error::Io(io) if io.to_string().contains("could not acquire lock"))
+}
 
 /// A store in a directory that one process holds at a time.
 #[derive(Debug)]
@@ -14,10 +25,16 @@ pub struct SledStore {
 impl SledStore {
     /// Opens or makes the store in `directory`.
     pub fn open(directory: &Path) -> Result<Self, Error> {
-        let database = sled::Config::new()
-            .path(directory)
-            .open()
-            .map_err(|e| Error::new(format!("opening `{}`", directory.display()), e))?;
+        let mut tries = LOCK_TRIES;
+        let database = loop {
+            match sled::Config::new().path(directory).open() {
+                Err(error) if tries > 1 && is_locked(&error) => {
+                    tries -= 1;
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                opened => break opened.map_err(|e| Error::new(format!("opening `{}`", directory.display()), e))?,
+            }
+        };
         Ok(SledStore { database })
     }
 

@@ -300,7 +300,7 @@ async fn a_ticket_is_good_for_whom_it_was_made_until_it_expires() {
     assert_refused(&denied, Code::PermissionDenied, "ROLE_MISSING");
     server.clock.0.fetch_add(60_000, Ordering::SeqCst);
     let expired = redeem(&server, "reads-orders", ticket).await.unwrap_err();
-    assert_refused(&expired, Code::PermissionDenied, "TICKET_EXPIRED");
+    assert_refused(&expired, Code::FailedPrecondition, "TICKET_EXPIRED");
 }
 
 #[tokio::test]

@@ -159,7 +159,7 @@ fn secrets_are_neither_printed_nor_told_in_problems() {
         assert!(!is_secret(key), "{key}");
     }
     let text = printed(&["--timeline-address", "http://user:word@host:1/x", "--roles", "merge"], &[]);
-    assert!(text.contains("timeline_address = \"http://***@host:1/x\"") && !text.contains("word"), "{text}");
+    assert!(text.contains("timeline_address = [\"http://***@host:1/x\"]") && !text.contains("word"), "{text}");
 }
 
 #[test]
