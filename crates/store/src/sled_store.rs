@@ -24,6 +24,7 @@ pub struct SledStore {
 
 impl SledStore {
     /// Opens or makes the store in `directory`.
+    #[allow(clippy::disallowed_methods)] // A process opens its store before it serves anybody, on a thread that has nothing else to do.
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let mut tries = LOCK_TRIES;
         let database = loop {
