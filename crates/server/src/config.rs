@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings from a file and the environment, below the flags.
 //!
-//! The keys are the flags themselves: every long flag of a command in [`SECTIONS`] is a key of its section, with `-` as
+//! The keys are the flags themselves: every long flag of a command in `SECTIONS` is a key of its section, with `-` as
 //! `_`. So a flag that is added to such a command can be set in a file at once. Order: what is compiled in, the file of
 //! `--config`, `TRIBUTARY__SECTION__KEY`, a flag's own variable such as `TRIBUTARY_DATA_DIR`, the flag.
 //!
