@@ -280,11 +280,12 @@ class SharedWriters:
             self.batch(scenario)
         self.assertEqual("8", scenario.target.properties()["hoodie.table.version"])
 
-    def test_a_table_that_spark_created_is_a_target_once_its_indexes_are_dropped(self):
-        scenario = self.shared_scenario("stock")
+    def test_a_merge_on_read_table_that_spark_created_is_a_target_once_its_indexes_are_dropped(self):
+        scenario = self.shared_scenario("stock", table_type="merge_on_read")
         theirs = [(f"e{i}", "2024-05-01", i, 1) for i in range(20)]
         index = "hoodie.metadata.index.column.stats.enable"
-        self.foreign(scenario, theirs, {index: "true"})
+        logged = {"hoodie.datasource.write.table.type": "MERGE_ON_READ"}
+        self.foreign(scenario, theirs, {**logged, index: "true"})
         self.assertIn("column_stats", scenario.target.properties()["hoodie.table.metadata.partitions"])
         events = scenario.sources["events"]
         self.commit(events, [("e2", "2024-05-01", 20, 2), ("o1", "2024-05-02", 1, 2)], COLUMNS)
@@ -293,6 +294,6 @@ class SharedWriters:
         self.assertIn("column_stats", refused["error"]["message"])
         self.assertIn(f"{index}=false", refused["error"]["message"])
         # What the message says to do.
-        self.foreign(scenario, [("e1", "2024-05-01", 100, 2)], {index: "false"})
+        self.foreign(scenario, [("e1", "2024-05-01", 100, 2)], {**logged, index: "false"})
         self.assertEqual("files", scenario.target.properties()["hoodie.table.metadata.partitions"])
         self.batch(scenario)
