@@ -21,6 +21,7 @@ use std::time::Duration;
 use arrow_flight::{FlightData, FlightEndpoint, FlightInfo, PollInfo, Ticket};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
+use http_body::Body as _;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::body::Body;
@@ -266,6 +267,10 @@ struct After {
 
 impl After {
     fn over(self, mut body: Body) -> Body {
+        // A refusal has no body, and its headers end the stream: an empty body behind them breaks clients in C++.
+        if body.is_end_stream() {
+            return body;
+        }
         if let Some((tickets, bound, answers)) = self.tickets {
             body = MapMessages::over(body, move |message| sign(message, &tickets, &bound, answers));
         }

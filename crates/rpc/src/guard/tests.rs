@@ -529,3 +529,9 @@ async fn a_server_that_asks_nobody_still_keeps_to_its_locations_and_takes_plain_
     let gone = FlightServiceClient::new(channel).do_get(Ticket::new("batch:orders/r")).await.unwrap_err();
     assert_refused(&gone, Code::NotFound, "BATCH_NOT_FOUND");
 }
+
+#[test]
+fn the_headers_of_a_refusal_still_end_the_stream() {
+    let after = After { rows: Some(Duration::from_secs(1)), ..After::default() };
+    assert!(after.over(Status::not_found("x").into_http::<Body>().into_body()).is_end_stream());
+}
