@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::sql::{CommandStatementQuery, ProstMessageExt};
+use arrow_flight::{FlightDescriptor, HandshakeRequest, Ticket};
+use futures::TryStreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tributary_api::coordinator::{Coordinator, Error};
 use tributary_rpc::{CoordinatorClient, Dial, connect_with};
@@ -176,6 +180,75 @@ impl ParseName for str {
     fn parse_name(&self) -> tributary_types::BatchName {
         tributary_types::BatchName::new(self).unwrap()
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_one_pipeline_gets_no_row_of_another_by_a_query_beside_or_behind_a_name() {
+    let (lake, secrets) = (Lake::demo(1), Secrets::new());
+    let eve = "eves-secret-token-0123456789abcdef";
+    let kept = std::fs::read_to_string(secrets.at("auth.toml")).unwrap();
+    let scoped = format!(
+        "[[principal]]\nname = \"eve\"\nrole = \"reader\"\npipelines = [\"orders*\"]\ntoken_sha256 = [\"{}\"]\n",
+        token_hash(eve)
+    );
+    secrets.write("auth.toml", &[kept, scoped].concat());
+    let server = start(&secrets.flags(&ASKING));
+    let orders = enriched(&lake);
+    let mut secret = enriched(&lake);
+    secret.name = tributary_types::PipelineName::new("secret").unwrap();
+    secret.target.path = lake.path("secret");
+    let ann = client(&server, &secrets.dial(&secrets.ca.file(), Some(TOKEN), None));
+    assert_eq!(run_on(&ann, &orders, "r1").await, Outcome::Committed);
+    assert_eq!(run_on(&ann, &secret, "r1").await, Outcome::Committed);
+
+    let flight = |token: &str| {
+        let channel = connect_with(&https(&server), &secrets.dial(&secrets.ca.file(), Some(token), None)).unwrap();
+        FlightServiceClient::new(channel).max_decoding_message_size(256 << 20)
+    };
+    let statement = "SELECT * FROM tables.secret".to_string();
+    let query = CommandStatementQuery { query: statement, transaction_id: None }.as_any();
+    // As protobuf writes it: two fields of bytes.
+    let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat();
+    let query = [field(1, query.type_url.as_bytes()), field(2, &query.value)].concat();
+    let read = async |token: &str, ticket: Ticket| match flight(token).do_get(ticket).await {
+        Ok(messages) => messages.into_inner().try_collect::<Vec<_>>().await.map(|messages| messages.len()),
+        Err(status) => Err(status),
+    };
+    // The query is one that gives rows to whoever may see everything.
+    let info = flight(READER).get_flight_info(FlightDescriptor::new_cmd(query.clone())).await.unwrap().into_inner();
+    assert!(read(READER, info.endpoint[0].ticket.clone().unwrap()).await.unwrap() > 1);
+    // And Eve may read her own pipeline, by a ticket and by the name.
+    let name = "batch:orders_enriched/r1";
+    let own = FlightDescriptor::new_path(vec![name.to_string()]);
+    let info = flight(eve).get_flight_info(own.clone()).await.unwrap().into_inner();
+    assert!(read(eve, info.endpoint[0].ticket.clone().unwrap()).await.unwrap() > 1);
+    assert!(read(eve, Ticket::new(name)).await.unwrap() > 1);
+
+    let plain = flight(eve).get_flight_info(FlightDescriptor::new_cmd(query.clone())).await.unwrap_err();
+    assert_eq!(format!("{:?}", plain.code()), "PermissionDenied", "{plain:?}");
+    for kind in 0..=3 {
+        let both = FlightDescriptor { r#type: kind, cmd: query.clone().into(), ..own.clone() };
+        let answers = [
+            flight(eve).get_flight_info(both.clone()).await.map(|_| ()),
+            flight(eve).poll_flight_info(both.clone()).await.map(|_| ()),
+            flight(eve).get_schema(both).await.map(|_| ()),
+        ];
+        for answer in answers {
+            assert_eq!(format!("{:?}", answer.unwrap_err().code()), "PermissionDenied", "type {kind}");
+        }
+    }
+    let mut behind = b"batch:orders_enriched/".to_vec();
+    behind.resize(99, b'A');
+    behind.extend(query);
+    let refused = read(eve, Ticket::new(behind.clone())).await.unwrap_err();
+    assert_eq!(format!("{:?}", refused.code()), "NotFound", "{refused:?}");
+    let refused = flight(eve).get_flight_info(FlightDescriptor::new_cmd(behind)).await.unwrap_err();
+    assert_eq!(format!("{:?}", refused.code()), "NotFound", "{refused:?}");
+
+    // Drivers that were given a token shake hands first.
+    let greeting = futures::stream::iter([HandshakeRequest::default()]);
+    let mut answers = flight(eve).handshake(greeting).await.unwrap().into_inner();
+    assert!(answers.message().await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -363,6 +436,12 @@ fn a_server_that_others_could_listen_to_does_not_start() {
     refused(&open, "neither encrypts nor asks who calls");
     refused(&[open.as_slice(), &secrets.flags(&[ASKING[2]])].concat(), "tokens would cross the network in the clear");
     refused(&[open.as_slice(), &secrets.flags(&ENCRYPTED)].concat(), "neither knows nor asks who calls");
+    let advertised = ["--roles", "timeline", "--advertise-address", "grpc://localhost:7373"].map(ToString::to_string);
+    refused(
+        &[advertised.as_slice(), &secrets.flags(&[("--cluster-key-file", "cluster.key")])].concat(),
+        "all of them would be refused: add the --auth-file",
+    );
+    refused(&[advertised.as_slice(), &secrets.flags(&ENCRYPTED)].concat(), "advertise grpc+tls://localhost:7373");
     refused(&["--http-listen".to_string(), "0.0.0.0:0".to_string()], "--http-listen 0.0.0.0:0");
     let plain = tributary(&[
         "batches",

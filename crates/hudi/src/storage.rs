@@ -24,6 +24,11 @@ pub const REQUESTS_AT_ONCE: usize = 16;
 pub trait Stores: Send + Sync {
     /// The files below `url`.
     fn open(&self, url: &str) -> Result<Storage>;
+
+    /// Refuses a location that is no store's, a topic say, where locations are restricted.
+    fn check(&self, _url: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The files of one table.

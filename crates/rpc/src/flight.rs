@@ -10,6 +10,7 @@
 //! stage a `DoPut` of the writer role.
 
 mod actions;
+pub(crate) mod asked;
 mod echo;
 pub mod metrics;
 mod pulls;
@@ -35,6 +36,8 @@ pub(crate) use ticket::{rows_from_bytes, rows_to_bytes};
 
 /// Begins a descriptor or a ticket of a batch.
 pub(crate) const BATCH_PREFIX: &str = "batch:";
+/// Begins a descriptor or a ticket of a table.
+pub(crate) const TABLE_PREFIX: &str = "table:";
 /// Begins a ticket of a split; what follows is an encoded `tributary.timeline.v1.ReadRequest`.
 pub(crate) const SPLIT_PREFIX: &[u8] = b"split:";
 /// Begins a ticket of a query; what follows is an encoded `tributary.merge.v1.QueryRequest`.

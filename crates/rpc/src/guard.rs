@@ -30,7 +30,7 @@ use tributary_security::{Authenticator, Bound, Denied, Prefixes, Principal, Role
 use tributary_types::Fault as _;
 
 use crate::accept::Connection;
-use crate::flight::STAGE_PATH;
+use crate::flight::asked;
 use answers::{Answer, Rows};
 use messages::{MapMessages, body_of, only_message};
 use methods::{Answers, Asked, Method, What, Who};
@@ -214,7 +214,7 @@ impl Guard {
 
 /// Whether a `DoPut` is one of rows to stage, which roles send each other.
 pub(crate) fn is_stage(first: &FlightData) -> bool {
-    first.flight_descriptor.as_ref().is_some_and(|descriptor| descriptor.path.join("/") == STAGE_PATH)
+    first.flight_descriptor.as_ref().is_some_and(asked::is_stage)
 }
 
 /// What a ticket carries, if it is the caller's.

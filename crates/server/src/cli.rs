@@ -294,9 +294,6 @@ pub struct ServeArgs {
     /// role here. Without it they go on with the address that they asked, through which all rows then pass.
     #[arg(long, value_parser = parse_flight_uri)]
     pub advertise_address: Option<String>,
-    /// How long the tickets of a pull are good for; they can be renewed.
-    #[arg(long, default_value = "1h", value_parser = parse_span)]
-    pub tickets_valid: Span,
     /// Endpoints that a pull is divided into at most.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub pull_endpoints: u32,

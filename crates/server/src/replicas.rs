@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use tributary_api::RowStream;
-use tributary_api::timeline::{Error, PlanRequest, ReadRequest, SourcePlan, TableInfo, Timeline};
+use tributary_api::timeline::{Error, InstantInfo, PlanRequest, ReadRequest, SourcePlan, TableInfo, Timeline};
 use tributary_api::writer::{self, StageRequest, Staged, Writer};
+
+use tributary_types::InstantTime;
 
 use crate::peers::{Peer, ask};
 
@@ -100,6 +102,20 @@ impl Timeline for Timelines {
         self.ask(|replica| {
             let url = url.clone();
             Box::pin(async move { replica.describe(&url).await })
+        })
+        .await
+    }
+
+    async fn list_instants(
+        &self,
+        url: &str,
+        before: Option<&InstantTime>,
+        limit: usize,
+    ) -> Result<Vec<InstantInfo>, Error> {
+        let (url, before) = (url.to_string(), before.cloned());
+        self.ask(|replica| {
+            let (url, before) = (url.clone(), before.clone());
+            Box::pin(async move { replica.list_instants(&url, before.as_ref(), limit).await })
         })
         .await
     }
@@ -217,6 +233,10 @@ mod tests {
             Err(Error::NoTable { url: url.to_string(), what: self.name.to_string() })
         }
 
+        async fn list_instants(&self, url: &str, _: Option<&InstantTime>, _: usize) -> Result<Vec<InstantInfo>, Error> {
+            Err(self.describe(url).await.unwrap_err())
+        }
+
         async fn plan(&self, _: PlanRequest) -> Result<SourcePlan, Error> {
             Err(self.describe("").await.unwrap_err())
         }
@@ -247,6 +267,17 @@ mod tests {
         assert!(answers(&both).await.contains("did not answer"));
         a.away.store(false, Ordering::Relaxed);
         assert_eq!(answers(&both).await, "a", "one that is back is found, though it was passed over");
+    }
+
+    #[tokio::test]
+    async fn instants_are_listed_by_whichever_replica_answers() {
+        let (a, b) = (named("a"), named("b"));
+        let both = timelines(vec![a.clone() as Arc<dyn Timeline>, b]).unwrap();
+        a.away.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            let answered = both.list_instants("/t", None, 1).await.unwrap_err();
+            assert!(matches!(answered, Error::NoTable { ref what, .. } if what == "b"), "{answered:?}");
+        }
     }
 
     #[tokio::test]

@@ -76,6 +76,8 @@ pub struct Plan<'a> {
     pub roles: &'a [Role],
     /// Whether it was told to go on although nothing protects it.
     pub insecure: bool,
+    /// Where pullers are sent to reach it.
+    pub advertise: Option<&'a str>,
 }
 
 /// How commands call a server. `environment` looks up a variable.
@@ -234,6 +236,7 @@ struct Facts<'a> {
     has_cluster_key: bool,
     roles: &'a [Role],
     insecure: bool,
+    advertise: Option<&'a str>,
 }
 
 impl<'a> Facts<'a> {
@@ -248,6 +251,7 @@ impl<'a> Facts<'a> {
             has_cluster_key,
             roles: plan.roles,
             insecure: plan.insecure,
+            advertise: plan.advertise,
         }
     }
 }
@@ -300,6 +304,30 @@ fn contradictions(facts: &Facts<'_>) -> Vec<String> {
                 .into(),
         );
     }
+    if let Some(advertise) = facts.advertise {
+        found.extend(contradictions_of_advertised(facts, asks, advertise));
+    }
+    found
+}
+
+/// Why pullers that are sent to an address would be turned away there.
+fn contradictions_of_advertised(facts: &Facts<'_>, asks: bool, advertise: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    // A coordinator here is told the same with its own words.
+    if asks && !facts.has_principals && !facts.certificates && !facts.roles.contains(&Role::Coordinator) {
+        found.push(format!(
+            "--advertise-address {advertise}: pullers are sent here, and only other processes of the server are known here, \
+             so all of them would be refused: add the --auth-file of the coordinator, or --tls-client-ca; or leave \
+             --advertise-address out, then the coordinator reads the rows for them"
+        ));
+    }
+    let (wanted, why) = match (advertise.starts_with("grpc+tls://"), facts.encrypts) {
+        (true, false) => ("grpc://", "this port does not encrypt: give --tls-cert and --tls-key, or advertise"),
+        (false, true) => ("grpc+tls://", "this port encrypts (--tls-cert), and pullers would not: advertise"),
+        _ => return found,
+    };
+    let host = advertise.split_once("://").map_or(advertise, |(_, host)| host);
+    found.push(format!("--advertise-address {advertise}: {why} {wanted}{host}"));
     found
 }
 

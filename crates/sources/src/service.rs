@@ -40,12 +40,23 @@ impl Service {
         Service { stores, clock, settings, clean: Arc::default() }
     }
 
+    /// Refuses a topic where locations are restricted and it is none of them: by what it is read from, not by what the
+    /// request calls it.
+    fn allow(&self, topic: &TopicSource) -> Result<(), Error> {
+        let url = topic.url();
+        self.stores.check(&url).map_err(|error| match error {
+            tributary_hudi::Error::Location { url, detail } => Error::Unsupported { url, what: detail },
+            other => fault(&url)(other),
+        })
+    }
+
     async fn plan_topic(
         &self,
         request: &PlanRequest,
         files: &FilesRequest,
         topic: &TopicSource,
     ) -> Result<SourcePlan, Error> {
+        self.allow(topic)?;
         let log = kafka::Client::new(topic.clone());
         let plan = Box::pin(kafka::plan(request, files, topic, &log, self.clock.now_millis())).await?;
         metrics::record_topic(&plan);
@@ -253,6 +264,7 @@ impl Timeline for Service {
         if let Some(file) = &request.split.file
             && let Some(split) = &file.topic
         {
+            self.allow(&split.source)?;
             let log = Arc::new(kafka::Client::new(split.source.as_ref().clone()));
             return kafka::read(log, &file.clone(), &split.clone(), request, self.settings.part_bytes, &self.clean);
         }

@@ -31,7 +31,9 @@ pub use files::{
     BadRecords, CsvOptions, CsvPreset, DuplicateNames, FileFormat, FileOptions, FileOrder, FileSource, JsonOptions,
     LongRows, OnChangedFile, OnLateFile, ShortRows, UnknownColumns,
 };
-pub use kafka::{KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource};
+pub use kafka::{
+    KafkaColumn, KafkaFormat, KafkaOptions, KeyFormat, OnOutOfRange, Tombstones, TopicKeys, TopicSource, topic_url,
+};
 pub use merge::{MergeOperators, Operator};
 pub use operation::{Operation, TableType};
 pub use policies::{Deletes, InsertConflict, OnHole, OnLate, OnMalformedCursor, OnStale, Writers};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::writer::IpcWriteOptions;
-use arrow_flight::flight_descriptor::DescriptorType;
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
+use arrow_flight::sql::Command;
 use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest,
     HandshakeResponse, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
@@ -24,17 +24,16 @@ use tributary_api::timeline::Timeline;
 use tributary_api::writer::Writer;
 use tributary_types::{BatchName, Clock, Entropy, Outcome, PipelineName, Stage, SystemClock, SystemEntropy};
 
+use super::asked::{Asked, is_stage, of_bytes, of_descriptor};
 use super::pulls::PullSettings;
 use super::rows::FlightStream;
 use super::running::Running;
-use super::sql::sql_command;
 use super::ticket::PullTicket;
-use super::{
-    BATCH_PREFIX, QUERY_PREFIX, SPLIT_PREFIX, STAGE_PATH, actions, batch_metadata, batch_ticket, metrics, send_rows,
-};
+use super::{QUERY_PREFIX, SPLIT_PREFIX, actions, batch_metadata, batch_ticket, metrics, send_rows};
 use crate::convert::{query_from_proto, read_from_proto};
 use crate::coordinator::read_name;
 use crate::fault::{malformed, to_status, unsupported};
+use crate::guard::Caller;
 use crate::proto::merge as merge_proto;
 use crate::proto::timeline as proto;
 use crate::trace::within_current;
@@ -148,14 +147,14 @@ impl FlightServer {
         FlightServiceServer::new(self).max_decoding_message_size(crate::MESSAGE_LIMIT)
     }
 
-    async fn open(&self, flight: &[u8]) -> Result<OpenedBatch, Status> {
-        let FlightName::Batch(name) = flight_name(flight)? else {
+    async fn open(&self, flight: &FlightName) -> Result<OpenedBatch, Status> {
+        let FlightName::Batch(name) = flight else {
             return Err(unsupported("tables cannot be pulled here"));
         };
         let Some(coordinator) = &self.coordinator else {
             return Err(unsupported("the coordinator role does not run in this process: no batch can be pulled here"));
         };
-        coordinator.open_batch(&name).await.map_err(|e| to_status(&e))
+        coordinator.open_batch(name).await.map_err(|e| to_status(&e))
     }
 }
 
@@ -189,23 +188,17 @@ impl FlightServer {
 
     /// The info of a flight, whether pulls are planned here or only batches opened.
     async fn info(&self, descriptor: &FlightDescriptor) -> Result<FlightInfo, Status> {
-        if let Some(command) = sql_command(&descriptor.cmd)? {
-            return Ok(self.info_of_command(command).await?.with_descriptor(descriptor.clone()));
+        match flight_of(of_descriptor(descriptor))? {
+            Flight::Command(command) => Ok(self.info_of_command(command).await?.with_descriptor(descriptor.clone())),
+            Flight::Named(name) if self.pulls.is_some() => self.info_of_flight(&name).await,
+            Flight::Named(name) => info_of(&self.open(&name).await?),
         }
-        let flight = flight_of(descriptor);
-        if self.pulls.is_some() {
-            return self.info_of_flight(&flight_name(&flight)?).await;
-        }
-        info_of(&self.open(&flight).await?)
     }
 
     /// The batch that a descriptor names while it runs; waits a while for its end.
     async fn still_running(&self, descriptor: &FlightDescriptor) -> Result<Option<BatchStatus>, Status> {
         let Some(coordinator) = &self.coordinator else { return Ok(None) };
-        if sql_command(&descriptor.cmd)?.is_some() {
-            return Ok(None);
-        }
-        let FlightName::Batch(name) = flight_name(&flight_of(descriptor))? else { return Ok(None) };
+        let Flight::Named(FlightName::Batch(name)) = flight_of(of_descriptor(descriptor))? else { return Ok(None) };
         let mut watch = coordinator.watch_batch(&name).await.map_err(|e| to_status(&e))?;
         let over = watch.wait_for(|status| status.outcome.is_some());
         // A sender that is gone changes nothing any more: GetFlightInfo tells what is known.
@@ -217,12 +210,19 @@ impl FlightServer {
     }
 }
 
-/// The flight that bytes name. A text that cannot be a batch's name names no batch.
-fn flight_name(flight: &[u8]) -> Result<FlightName, Status> {
-    let text = String::from_utf8_lossy(flight);
-    match text.strip_prefix(BATCH_PREFIX) {
-        Some(name) => Ok(FlightName::Batch(read_name(name.to_string())?)),
-        None => text.parse().map_err(malformed),
+/// Something that can be pulled.
+enum Flight {
+    Named(FlightName),
+    Command(Command),
+}
+
+/// The flight that is asked for. A text that cannot be a batch's name names no batch.
+fn flight_of(asked: Asked) -> Result<Flight, Status> {
+    match asked {
+        Asked::Command(command) => Ok(Flight::Command(*command)),
+        Asked::Batch(name) => Ok(Flight::Named(FlightName::Batch(read_name(name)?))),
+        Asked::Table(text) | Asked::Unnamed(text) => text.parse().map(Flight::Named).map_err(malformed),
+        Asked::Refused(why) => Err(malformed(why)),
     }
 }
 
@@ -238,14 +238,6 @@ fn progress(stage: Stage) -> f64 {
         Stage::Publish => 0.9,
         Stage::Done => 1.0,
     }
-}
-
-/// The bytes that name a flight: a path is read as if it were joined by `/`.
-fn flight_of(descriptor: &FlightDescriptor) -> Vec<u8> {
-    if descriptor.r#type == DescriptorType::Path as i32 {
-        return descriptor.path.join("/").into_bytes();
-    }
-    descriptor.cmd.to_vec()
 }
 
 /// The batch's schema with what the batch was in its metadata.
@@ -310,14 +302,13 @@ impl FlightService for FlightServer {
     }
 
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
-        let descriptor = request.get_ref();
-        let schema = if let Some(command) = sql_command(&descriptor.cmd)? {
-            self.schema_of_command(command).await?
-        } else if self.pulls.is_some() {
-            self.schema_of_flight(&flight_name(&flight_of(descriptor))?).await?
-        } else {
-            let opened = self.open(&flight_of(descriptor)).await?;
-            described_schema(&opened.schema, &opened.status)
+        let schema = match flight_of(of_descriptor(request.get_ref()))? {
+            Flight::Command(command) => self.schema_of_command(command).await?,
+            Flight::Named(name) if self.pulls.is_some() => self.schema_of_flight(&name).await?,
+            Flight::Named(name) => {
+                let opened = self.open(&name).await?;
+                described_schema(&opened.schema, &opened.status)
+            }
         };
         let options = IpcWriteOptions::default();
         let result = SchemaAsIpc::new(&schema, &options)
@@ -337,15 +328,15 @@ impl FlightService for FlightServer {
         if PullTicket::is(ticket) {
             return Ok(Response::new(self.ticket_rows(ticket).await?));
         }
-        if let Some(command) = sql_command(ticket)? {
-            return Ok(Response::new(self.rows_of_command(command).await?));
-        }
-        if self.pulls.is_some() {
-            return Ok(Response::new(self.whole_flight(&flight_name(ticket)?).await?));
-        }
-        let opened = self.open(ticket).await?;
-        let schema = described_schema(&opened.schema, &opened.status);
-        Ok(Response::new(send_rows(schema, opened.rows)))
+        let rows = match flight_of(of_bytes(ticket))? {
+            Flight::Command(command) => self.rows_of_command(command).await?,
+            Flight::Named(name) if self.pulls.is_some() => self.whole_flight(&name).await?,
+            Flight::Named(name) => {
+                let opened = self.open(&name).await?;
+                send_rows(described_schema(&opened.schema, &opened.status), opened.rows)
+            }
+        };
+        Ok(Response::new(rows))
     }
 
     /// The newest committed batches that can be pulled, of one pipeline when the criteria name it; without criteria the
@@ -401,24 +392,38 @@ impl FlightService for FlightServer {
         }))
     }
 
+    /// Says yes to whoever came as far as here: it hands out no token of its own, so the answer holds nothing, and the
+    /// client goes on with what it has. The JDBC driver asks so with a token before anything else, pyarrow only where a
+    /// program calls `authenticate`. Where nobody is asked who they are, credentials are turned away, lest whoever sends
+    /// them thinks that they were looked at; clients that send none go on.
     async fn handshake(
         &self,
-        _: Request<Streaming<HandshakeRequest>>,
+        request: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Self::HandshakeStream>, Status> {
-        Err(unsupported("Handshake is not offered: this server asks for no credentials"))
+        let known = request.extensions().get::<Caller>().is_some();
+        if !known && request.metadata().contains_key("authorization") {
+            return Err(unsupported(
+                "this server asks nobody who they are: connect without token, user and password; in a JDBC URL, leave \
+                 out `token`, `user` and `password`",
+            ));
+        }
+        Ok(Response::new(Box::pin(futures::stream::empty())))
     }
 
     /// Stages rows for the coordinator of a running batch. It completes nothing: what it stages is invisible.
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
         let mut messages = request.into_inner();
         let first = messages.message().await?.unwrap_or_default();
-        let command = first.flight_descriptor.as_ref().map(|descriptor| sql_command(&descriptor.cmd)).transpose()?;
-        if let Some(command) = command.flatten() {
-            let result = self.put_of_command(command, first, messages).await?;
-            return Ok(Response::new(Box::pin(futures::stream::iter([Ok(result)]))));
+        let staged = first.flight_descriptor.as_ref().is_some_and(is_stage);
+        match first.flight_descriptor.as_ref().map(of_descriptor) {
+            Some(Asked::Command(command)) => {
+                let result = self.put_of_command(*command, first, messages).await?;
+                return Ok(Response::new(Box::pin(futures::stream::iter([Ok(result)]))));
+            }
+            Some(Asked::Refused(why)) => return Err(malformed(why)),
+            _ => {}
         }
-        let path = first.flight_descriptor.as_ref().map(|descriptor| descriptor.path.join("/"));
-        let Some(writer) = self.writer.as_ref().filter(|_| path.as_deref() == Some(STAGE_PATH)) else {
+        let Some(writer) = self.writer.as_ref().filter(|_| staged) else {
             return Err(unsupported("DoPut is not offered here: rows enter a table through a pipeline"));
         };
         let result = stage(Arc::clone(writer), first, messages).await?;

@@ -15,8 +15,8 @@ use arrow::ipc::writer::IpcWriteOptions;
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
 use arrow_flight::sql::{
-    ActionCreatePreparedStatementResult, Any, Command, CommandGetDbSchemas, CommandGetTables,
-    DoPutPreparedStatementResult, ProstMessageExt,
+    ActionCreatePreparedStatementResult, Command, CommandGetDbSchemas, CommandGetTables, DoPutPreparedStatementResult,
+    ProstMessageExt,
 };
 use arrow_flight::{FlightData, FlightEndpoint, FlightInfo, IpcMessage, PutResult, SchemaAsIpc, Ticket};
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use prost::Message;
 use tonic::{Status, Streaming};
 use tributary_api::pulls::{BATCHES, QUERY_SCHEMAS, Query, TABLES};
 
+use super::asked::COMMANDS;
 use super::pulls::{endpoint, info};
 use super::rows::{FlightStream, send_rows, unsendable};
 use super::server::FlightServer;
@@ -32,8 +33,6 @@ use super::sql_info::{server_info, type_info};
 use super::ticket::{PullTicket, TicketRows, new_pull, statement_handle, statement_of};
 use crate::fault::{malformed, to_status, unsupported};
 
-/// Begins the type of every command of Flight SQL.
-const COMMANDS: &str = "type.googleapis.com/arrow.flight.protocol.sql.";
 /// The one catalog.
 const CATALOG: &str = "tributary";
 /// Types of tables: targets, and batches.
@@ -43,15 +42,6 @@ const MOST_BOUND_ROWS: usize = 1;
 
 const READ_ONLY: &str = "this server only reads: it takes SELECT statements over the schemas `tables` and `batches`. Rows \
                          enter a table through a pipeline";
-
-/// The command of Flight SQL in these bytes, if they are one.
-pub(crate) fn sql_command(bytes: &[u8]) -> Result<Option<Command>, Status> {
-    let Ok(any) = Any::decode(bytes) else { return Ok(None) };
-    if !any.type_url.starts_with(COMMANDS) {
-        return Ok(None);
-    }
-    Command::try_from(any).map(Some).map_err(|e| malformed(format!("the command of Flight SQL cannot be read: {e}")))
-}
 
 /// What a statement's transaction must be.
 fn without_transaction(transaction: Option<&Bytes>) -> Result<(), Status> {

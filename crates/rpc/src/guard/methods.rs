@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who may call which method. A method that is not here may be called by nobody once the server asks who calls.
 
-use arrow_flight::flight_descriptor::DescriptorType;
 use arrow_flight::{Criteria, FlightDescriptor};
 use prost::{DecodeError, Message};
 use tributary_security::{Role, Scope};
+use tributary_types::pipeline::topic_url;
 
-use crate::flight::BATCH_PREFIX;
+use crate::flight::asked;
 use crate::proto::coordinator as proto;
 
 /// Who may call a method.
@@ -176,7 +176,7 @@ fn topic_of(source: &proto::Source) -> Option<String> {
     }
     let keys: tributary_types::pipeline::TopicKeys =
         source.kafka.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    Some(format!("kafka://{}/{}", keys.brokers.unwrap_or_default(), keys.topic.unwrap_or_default()))
+    Some(topic_url(&keys.brokers.unwrap_or_default(), &keys.topic.unwrap_or_default()))
 }
 
 /// A pipeline that the request defines, or one that is stored, whose places were looked at when it was.
@@ -260,30 +260,25 @@ fn list_flights(message: &[u8]) -> Result<Asked, DecodeError> {
 
 /// A batch is its pipeline's. Of everything else (tables, queries) nobody can tell here which pipelines it shows.
 fn flight(message: &[u8]) -> Result<Asked, DecodeError> {
-    let descriptor = FlightDescriptor::decode(message)?;
-    let name = match descriptor.r#type == DescriptorType::Path as i32 {
-        true => descriptor.path.join("/").into_bytes(),
-        false => descriptor.cmd.to_vec(),
-    };
-    Ok(about_flight(&String::from_utf8_lossy(&name)))
+    Ok(about_flight(&asked::of_descriptor(&FlightDescriptor::decode(message)?)))
 }
 
-fn about_flight(name: &str) -> Asked {
-    if let Some(batch) = name.strip_prefix(BATCH_PREFIX) {
-        return about_batch(batch);
+fn about_flight(flight: &asked::Asked) -> Asked {
+    match flight {
+        asked::Asked::Batch(batch) => about_batch(batch),
+        // A table is named by its pipeline, or by a name of its own that may be another pipeline's too. What has no one
+        // reading is refused by its callee, which reads it in the same way.
+        asked::Asked::Table(_) | asked::Asked::Command(_) | asked::Asked::Unnamed(_) | asked::Asked::Refused(_) => {
+            Asked { scope: Scope::All, locations: Vec::new() }
+        }
     }
-    // A table is named by its pipeline, or by a name of its own that may be another pipeline's too.
-    Asked { scope: Scope::All, locations: Vec::new() }
 }
 
 /// What a ticket is about that is the name of a flight: it carries no right, so whoever may ask for the flight may send it.
 pub(crate) fn named_flight(ticket: &[u8]) -> Option<Asked> {
-    let name = std::str::from_utf8(ticket).ok()?;
-    (name.starts_with(BATCH_PREFIX) || name.starts_with(TABLE_PREFIX)).then(|| about_flight(name))
+    let flight = asked::of_bytes(ticket);
+    matches!(flight, asked::Asked::Batch(_) | asked::Asked::Table(_)).then(|| about_flight(&flight))
 }
-
-/// Begins the flight of a table, `table:<name>@<instant>`.
-const TABLE_PREFIX: &str = "table:";
 
 fn everything(_: &[u8]) -> Result<Asked, DecodeError> {
     Ok(Asked { scope: Scope::All, locations: Vec::new() })
@@ -360,6 +355,7 @@ mod tests {
 
     #[test]
     fn a_flight_of_a_batch_is_its_pipelines_and_any_other_is_everybodys() {
+        let about_flight = |flight: &str| super::about_flight(&asked::of_bytes(flight.as_bytes()));
         assert_eq!(about_flight("batch:orders/1").scope, Scope::Pipeline("orders".to_string()));
         assert_eq!(about_flight("batch:").scope, Scope::Pipeline(String::new()));
         assert_eq!(about_flight("SELECT 1").scope, Scope::All);

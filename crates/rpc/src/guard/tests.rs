@@ -19,10 +19,13 @@ use tributary_types::{Clock, RequestId, Retry};
 
 use super::*;
 use crate::channel::{Channel, Dial, connect_with};
+use crate::flight::STAGE_PATH;
 use crate::proto::coordinator as proto;
 use crate::testing::{MemoryCoordinator, pipeline};
 use crate::{AcceptLimits, CoordinatorClient, CoordinatorServer, FlightServer, Incoming};
 use proto::coordinator_service_client::CoordinatorServiceClient;
+
+mod names;
 
 struct Hand(AtomicI64);
 

@@ -71,7 +71,8 @@ async fn prepare(
         Some(address) => Some(resolve("--http-listen", address).await?),
         None => None,
     };
-    let plan = Plan { listen, http, roles: &args.roles, insecure: args.insecure };
+    let advertise = args.advertise_address.as_deref();
+    let plan = Plan { listen, http, roles: &args.roles, insecure: args.insecure, advertise };
     let (clock, environment) = (Arc::new(SystemClock), |name: &str| std::env::var(name).ok());
     let secured = security::server(client, &args.security, &plan, clock, &SystemEntropy, environment);
     let secured = secured.map_err(|message| Failed { message, exit_code: 2 })?;
@@ -89,7 +90,7 @@ async fn prepare(
     settings.coordinator.memory = args.memory.map(|memory| memory.0);
     let hosted = host(&args.roles, &elsewhere, &parts, settings).map_err(|e| Failed::new(&e, 2))?;
     let settings = PullSettings {
-        tickets_valid: args.tickets_valid.0,
+        tickets_valid: args.security.ticket_lifetime.0,
         endpoints: args.pull_endpoints as usize,
         ..PullSettings::default()
     };

@@ -62,12 +62,14 @@ fn literal(arg: &Arg, key: &str, value: &str) -> String {
     toml::Value::String(without_credentials(value)).to_string()
 }
 
-/// A URL without what stands before its host.
+/// A URL without what stands before its host, and without its query, which often is a key.
 fn without_credentials(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else { return value.to_string() };
-    let end = rest.find('/').unwrap_or(rest.len());
-    match rest[..end].rfind('@') {
-        Some(at) => format!("{scheme}://***{}", &rest[at..]),
-        None => value.to_string(),
-    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (user, from) = rest[..end].rfind('@').map_or(("", 0), |at| ("***", at));
+    let (shown, hidden) = rest[from..].find(['?', '#']).map_or((&rest[from..], ""), |at| {
+        let (shown, _) = rest[from..].split_at(at + 1);
+        (shown, "***")
+    });
+    format!("{scheme}://{user}{shown}{hidden}")
 }

@@ -160,6 +160,14 @@ fn secrets_are_neither_printed_nor_told_in_problems() {
     }
     let text = printed(&["--timeline-address", "http://user:word@host:1/x", "--roles", "merge"], &[]);
     assert!(text.contains("timeline_address = [\"http://***@host:1/x\"]") && !text.contains("word"), "{text}");
+    for (given, shown) in [
+        ("http://user:word@host:1/x?api_key=word", "http://***@host:1/x?***"),
+        ("http://host:1?api_key=word@word", "http://host:1?***"),
+        ("http://host:1/x#word", "http://host:1/x#***"),
+    ] {
+        let text = printed(&["--timeline-address", given, "--roles", "merge"], &[]);
+        assert!(text.contains(&format!("[\"{shown}\"]")) && !text.contains("word"), "{given}: {text}");
+    }
 }
 
 #[test]

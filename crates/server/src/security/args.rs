@@ -47,8 +47,8 @@ pub struct ServeSecurity {
     /// several times; in the variable they are separated by `;`. Everywhere when absent.
     #[arg(long, env = "TRIBUTARY_ALLOW_URL_PREFIX", value_name = "URL", value_delimiter = ';')]
     pub allow_url_prefix: Vec<String>,
-    /// How long a ticket of Flight is good.
-    #[arg(long, env = "TRIBUTARY_TICKET_LIFETIME", default_value = "15m", value_parser = span)]
+    /// How long a ticket of Flight is good; the tickets of a pull can be renewed.
+    #[arg(long, visible_alias = "tickets-valid", env = "TRIBUTARY_TICKET_LIFETIME", default_value = "1h", value_parser = span)]
     pub ticket_lifetime: Span,
     /// Connections at once, on each port.
     #[arg(long, env = "TRIBUTARY_MAX_CONNECTIONS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]

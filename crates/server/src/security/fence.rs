@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stores of allowed locations only. Every table and directory is opened through it, whichever way its location came in.
+//! Stores of allowed locations only. Every table and directory is opened through it, and topics are asked for
+//! by it, whichever way their location came in.
 
 use std::sync::Arc;
 
@@ -24,8 +25,13 @@ impl FencedStores {
 
 impl Stores for FencedStores {
     fn open(&self, url: &str) -> Result<Storage> {
-        self.prefixes.check(url).map_err(|refused| Error::Location { url: refused.url, detail: refused.why })?;
+        self.check(url)?;
         self.stores.open(url)
+    }
+
+    fn check(&self, url: &str) -> Result<()> {
+        self.prefixes.check(url).map_err(|refused| Error::Location { url: refused.url, detail: refused.why })?;
+        self.stores.check(url)
     }
 }
 
@@ -34,6 +40,17 @@ mod tests {
     use tributary_hudi::SystemStores;
 
     use super::*;
+
+    #[test]
+    fn a_topic_outside_of_the_prefixes_is_refused() {
+        let prefixes = Prefixes::new(&["kafka://b:9092/clicks".to_string()]).unwrap();
+        let stores = FencedStores::around(Arc::new(SystemStores::new()), prefixes);
+        assert!(stores.check("kafka://b:9092/clicks").is_ok());
+        for outside in ["kafka://b:9092/others", "kafka://b:9092", "kafka://c:9092/clicks", "kafka:///"] {
+            let refused = stores.check(outside).unwrap_err().to_string();
+            assert!(refused.contains("--allow-url-prefix"), "{refused}");
+        }
+    }
 
     #[test]
     fn a_location_outside_of_the_prefixes_is_not_opened() {

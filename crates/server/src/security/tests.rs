@@ -15,8 +15,18 @@ struct Flags {
 
 /// What a server with these flags says; the key and the token of the environment are given.
 fn started(flags: &[&str], listen: &str, roles: &[Role], insecure: bool) -> Result<Secured, String> {
+    advertising(None, flags, listen, roles, insecure)
+}
+
+fn advertising(
+    advertise: Option<&str>,
+    flags: &[&str],
+    listen: &str,
+    roles: &[Role],
+    insecure: bool,
+) -> Result<Secured, String> {
     let flags = Flags::parse_from(std::iter::once("tributary").chain(flags.iter().copied()));
-    let plan = Plan { listen: listen.parse().unwrap(), http: None, roles, insecure };
+    let plan = Plan { listen: listen.parse().unwrap(), http: None, roles, insecure, advertise };
     server(&flags.client, &flags.serve, &plan, Arc::new(SystemClock), &SystemEntropy, |_| None)
 }
 
@@ -79,6 +89,41 @@ fn roles_in_several_processes_need_a_shared_key_once_anybody_is_asked_who_calls(
     let told = refused(&["--cluster-key-file", &files.cluster], HERE, &apart, false);
     assert!(told.contains("only other processes of the server could call it"), "{told}");
     assert_eq!(refused(&[], HERE, &apart, false), "", "no ceremony on loopback");
+}
+
+#[test]
+fn an_address_at_which_every_puller_would_be_refused_is_not_advertised() {
+    let files = files();
+    let told = |address: &str, flags: &[&str], roles: &[Role]| {
+        advertising(Some(address), flags, HERE, roles, false).err().unwrap_or_default()
+    };
+    let (key, timeline) = (["--cluster-key-file", files.cluster.as_str()], [Role::Timeline]);
+    let unknown = told("grpc://t:1", &key, &timeline);
+    for part in ["--advertise-address grpc://t:1", "add the --auth-file"] {
+        assert!(unknown.contains(part), "{unknown}");
+    }
+    assert_eq!(told("grpc://t:1", &[&key[..], &["--auth-file", &files.auth]].concat(), &timeline), "");
+    assert_eq!(told("grpc://t:1", &[], &timeline), "", "nobody is asked");
+    assert_eq!(refused(&key, HERE, &timeline, false), "", "peers alone");
+    let plain = told("grpc+tls://t:1", &[], &timeline);
+    assert!(plain.contains("does not encrypt") && plain.contains("advertise grpc://t:1"), "{plain}");
+    let facts = |advertise| Facts {
+        listen: HERE.parse().unwrap(),
+        http: None,
+        encrypts: true,
+        tokens: false,
+        certificates: false,
+        has_principals: false,
+        has_cluster_key: false,
+        roles: &[Role::Timeline],
+        insecure: false,
+        advertise: Some(advertise),
+    };
+    for plain in ["grpc://t:1", "grpc+tcp://t:1"] {
+        let refused = contradictions(&facts(plain)).join("\n");
+        assert!(refused.contains(plain) && refused.contains("advertise grpc+tls://t:1"), "{refused}");
+    }
+    assert_eq!(contradictions(&facts("grpc+tls://t:1")), Vec::<String>::new());
 }
 
 #[test]

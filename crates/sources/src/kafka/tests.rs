@@ -8,7 +8,7 @@ use futures::TryStreamExt;
 use serde_json::{Value, json};
 use tributary_api::timeline::{Begin, Error, FilesRequest, PlanRequest, ReadRequest, SourcePlan, Timeline};
 use tributary_api::{RowError, RowStream};
-use tributary_hudi::SystemStores;
+use tributary_hudi::{Storage, Stores, SystemStores};
 use tributary_testkit::kafka::{Batch, Broker};
 use tributary_types::pipeline::{FileSource, Source};
 use tributary_types::{Fault, MemoryBudget, Retry, SystemClock};
@@ -407,4 +407,43 @@ async fn refused_messages_are_told_by_offset_and_several_of_one_message_by_numbe
         let found: Vec<String> = found.map(|row| format!("{} {}", row["position"], row["raw"])).collect();
         assert_eq!(found, ["\"clicks/0:1\" \"x\"", "\"clicks/0:1#1\" \"y\"", "\"clicks/1:0\" \"z\""]);
     }
+}
+
+/// Stores where one location is allowed.
+struct Only(String);
+
+impl Stores for Only {
+    fn open(&self, url: &str) -> tributary_hudi::Result<Storage> {
+        SystemStores::new().open(url)
+    }
+
+    fn check(&self, url: &str) -> tributary_hudi::Result<()> {
+        match url == self.0 {
+            true => Ok(()),
+            false => {
+                Err(tributary_hudi::Error::Location { url: url.to_string(), detail: format!("it is not {}", self.0) })
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_topic_where_locations_are_restricted_is_neither_planned_nor_read_unless_it_is_one_of_them() {
+    let mut topic = Topic::new(json!({})).await;
+    topic.broker.send("clicks", 0, &["{\"id\":1}"]);
+    let only = |url: &str| Service::new(Arc::new(Only(url.to_string())), Arc::new(SystemClock), Settings::default());
+    let url = topic.url.clone();
+    topic.service = only(&url);
+    let plan = topic.plan(None).await.unwrap();
+    assert_eq!(topic.read(&plan, None).await.unwrap().len(), 1);
+    topic.service = only("kafka://elsewhere:1/clicks");
+    let refused = topic.plan(None).await.unwrap_err().to_string();
+    assert!(refused.contains(&url) && refused.contains("it is not kafka://elsewhere:1/clicks"), "{refused}");
+    // A split that was planned before, or that somebody wrote: its topic counts, not what it calls itself.
+    let mut plan = plan;
+    for split in &mut plan.changed.as_mut().unwrap().splits {
+        split.url = "kafka://elsewhere:1/clicks".to_string();
+    }
+    let refused = topic.read(&plan, None).await.unwrap_err();
+    assert!(refused.to_string().contains("it is not kafka://elsewhere:1/clicks"), "{refused}");
 }

@@ -203,6 +203,13 @@ pub struct TopicKeys {
     pub kafka: KafkaOptions,
 }
 
+impl TopicSource {
+    /// Where it is, as prefixes of locations are compared with it.
+    pub fn url(&self) -> String {
+        topic_url(&self.brokers, &self.topic)
+    }
+}
+
 impl Source {
     /// The keys of a topic.
     pub fn topic_keys(&self) -> TopicKeys {
@@ -293,7 +300,17 @@ pub(super) fn problems(source: &Source) -> Vec<String> {
 
 fn is_address(text: &str) -> bool {
     let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port))
+    // With a slash in it, it would be a broker and a topic where prefixes of URLs are compared.
+    let is_host = |host: &str| !host.is_empty() && !host.contains(['/', '\\', '?', '#', '@']);
+    text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && is_port(port))
+}
+
+/// A topic as a location: `kafka://BROKERS/TOPIC`. Where the brokers are none, it is one that no prefix has.
+pub fn topic_url(brokers: &str, topic: &str) -> String {
+    match brokers.split(',').map(str::trim).all(is_address) {
+        true => format!("kafka://{brokers}/{topic}"),
+        false => "kafka:///".to_string(),
+    }
 }
 
 fn options_problems(source: &Source, options: &KafkaOptions) -> Vec<String> {
@@ -344,6 +361,15 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_has_a_location_of_its_own_unless_its_brokers_are_none() {
+        assert_eq!(topic_url("a:1,b:2", "clicks"), "kafka://a:1,b:2/clicks");
+        // Read as a location, the first broker would be one with a topic.
+        for brokers in ["", "a", "a:1/clicks/x:1,b:1", "me@a:1"] {
+            assert_eq!(topic_url(brokers, "clicks"), "kafka:///", "{brokers}");
+        }
+    }
+
+    #[test]
     fn a_topic_without_options_has_no_problem_and_the_documented_defaults() {
         let source = source(serde_json::json!({}));
         assert_eq!(problems(&source), Vec::<String>::new());
@@ -365,6 +391,7 @@ mod tests {
         for (more, part) in [
             (serde_json::json!({"brokers": ""}), "no `brokers`"),
             (serde_json::json!({"brokers": "a:1,b"}), "`b` is no `host:port`"),
+            (serde_json::json!({"brokers": "a:1/clicks/x:1,b:1"}), "`a:1/clicks/x:1` is no `host:port`"),
             (serde_json::json!({"topic": "a b"}), "no name of a topic"),
             (serde_json::json!({"path": "/x"}), "`path` means nothing"),
             (serde_json::json!({"read": "snapshot"}), "cannot be looked up"),
