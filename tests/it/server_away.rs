@@ -152,7 +152,7 @@ async fn a_continuous_run_waits_while_its_pipeline_is_paused_and_goes_on_once_it
 
     let once = tributary(&["run", "--pipeline", &file, "--server", &server.url]);
     assert_eq!(once.code, 2, "a single run does not wait: {}", once.stderr);
-    assert!(once.stderr.contains("PIPELINE_PAUSED"), "{}", once.stderr);
+    assert!(once.stderr.contains("is paused and starts no batch"), "{}", once.stderr);
     let arguments = ["run", "--pipeline", &file, "--server", &server.url, "--continuous", "--interval", "1s"];
     let mut run = Run::start(&arguments);
     run.wait_for("light: paused");
