@@ -12,7 +12,7 @@ use tributary_testkit::collector::{Collector, Received};
 use tributary_types::Outcome;
 
 use crate::answering::probe;
-use crate::process::{Process, command, ended, tributary};
+use crate::process::{Process, command, ended};
 use crate::server_away::pipeline_file;
 use crate::support::{Lake, enriched, request_of, roles, value_table, values};
 
@@ -129,37 +129,6 @@ async fn a_batch_of_five_processes_is_one_trace_below_that_of_its_caller() {
     // What the caller's process does not tell, the headers do.
     assert_eq!(fetched.attributes["batch"], batch.attributes["batch"]);
     assert_eq!(fetched.attributes["source"], "src");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_batch_by_the_name_of_a_stored_pipeline_is_in_its_callers_trace_as_well() {
-    let lake = Lake::new();
-    let file = simple(&lake).await;
-    let collector = Collector::start().await;
-    let url = collector.url();
-    let cluster = apart(&collector, &lake.path("records"));
-    let server = &cluster[4].url;
-    let stored = tributary(&["pipelines", "create", "--pipeline", &file, "--server", server]);
-    assert_eq!(stored.code, 0, "{}", stored.stderr);
-    let mut run = command(&["pipelines", "run", "simple", "--server", server, "--otlp-endpoint", &url]);
-    run.env("TRACEPARENT", CALLER);
-    let run = tokio::task::spawn_blocking(move || ended(run)).await.unwrap();
-    assert_eq!(run.code, 0, "{}", run.stderr);
-    let progress = "tributary.coordinator.v1.CoordinatorService/WatchBatch";
-    let spans = collector
-        .wait_for(|spans| {
-            let trace = of_trace(spans, CALLERS_TRACE);
-            let whole = trace.values().all(|s| s.parent == CALLERS_SPAN || trace.contains_key(s.parent.as_str()));
-            let found = |name: &str| trace.values().any(|span| span.name == name);
-            whole && found("run") && found("batch") && found(progress)
-        })
-        .await;
-    let trace = of_trace(&spans, CALLERS_TRACE);
-    let named = |name: &str| *trace.values().find(|span| span.name == name).unwrap();
-    assert_eq!(named("run").parent, CALLERS_SPAN);
-    let call = named("tributary.coordinator.v1.CoordinatorService/RunBatch");
-    assert_eq!((call.parent.as_str(), named("batch").parent.as_str()), (named("run").id.as_str(), call.id.as_str()));
-    assert_eq!(named(progress).parent, named("run").id);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,6 @@ use tower::Service;
 use tributary_security::{Bound, ClientFiles, ClientTls, Role, Scope, SecretSource, Tickets};
 
 use crate::guard::{DO_GET, DO_PUT, first_message, is_stage};
-use crate::trace::take_along;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that vanished without closing its connection is noticed within the sum of both.
@@ -173,7 +172,6 @@ impl Service<Request<Body>> for Channel {
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
-        take_along(request.headers_mut());
         let path = request.uri().path();
         let tickets = self.tickets.clone().filter(|_| path == DO_GET || path == DO_PUT);
         let Some(tickets) = tickets else { return Box::pin(self.inner.call(request)) };

@@ -19,6 +19,7 @@ use crate::convert::{
 use crate::fault::{malformed, to_status};
 use crate::proto::checkpoint as proto;
 use crate::remote::Remote;
+use crate::trace::traced;
 use proto::checkpoint_service_client::CheckpointServiceClient;
 use proto::checkpoint_service_server::{CheckpointService, CheckpointServiceServer};
 
@@ -41,7 +42,7 @@ impl CheckpointClient {
     async fn ask_where(&self, pipeline: &PipelineName, target: &str, look_only: bool) -> Result<Resolved, Error> {
         const DOING: &str = "finding the cursors";
         let request = proto::ResolveRequest { pipeline: pipeline.to_string(), target: target.to_string(), look_only };
-        let resolved = self.calls.clone().resolve(request).await.map_err(self.remote.failed(DOING))?;
+        let resolved = self.calls.clone().resolve(traced(request)).await.map_err(self.remote.failed(DOING))?;
         resolved_from_proto(pipeline, resolved.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 }
@@ -68,7 +69,7 @@ impl Checkpoints for CheckpointClient {
             target: target.to_string(),
             request_id: request.to_string(),
         };
-        let found = self.calls.clone().find_commit(request).await.map_err(self.remote.failed(DOING))?;
+        let found = self.calls.clone().find_commit(traced(request)).await.map_err(self.remote.failed(DOING))?;
         commit_found_from_proto(found.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
@@ -84,21 +85,21 @@ impl Checkpoints for CheckpointClient {
             target: target.to_string(),
             sources: sources.iter().map(ToString::to_string).collect(),
         };
-        let found = self.calls.clone().find_cursors(request).await.map_err(self.remote.failed(DOING))?;
+        let found = self.calls.clone().find_cursors(traced(request)).await.map_err(self.remote.failed(DOING))?;
         known_cursors_from_proto(found.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
     async fn find_legacy(&self, target: &str) -> Result<Option<LegacyCheckpoint>, Error> {
         const DOING: &str = "looking for a checkpoint of another program";
         let request = proto::FindLegacyRequest { target: target.to_string() };
-        let found = self.calls.clone().find_legacy(request).await.map_err(self.remote.failed(DOING))?;
+        let found = self.calls.clone().find_legacy(traced(request)).await.map_err(self.remote.failed(DOING))?;
         legacy_from_proto(found.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
     async fn record(&self, record: BatchRecord) -> Result<(), Error> {
         const DOING: &str = "keeping a record";
         let request = proto::RecordRequest { record: Some(record_to_proto(&record)) };
-        self.calls.clone().record(request).await.map_err(self.remote.failed(DOING))?;
+        self.calls.clone().record(traced(request)).await.map_err(self.remote.failed(DOING))?;
         Ok(())
     }
 
@@ -106,7 +107,7 @@ impl Checkpoints for CheckpointClient {
         const DOING: &str = "reading the history";
         let pipeline = pipeline.map(ToString::to_string).unwrap_or_default();
         let request = proto::ListRecordsRequest { pipeline, limit: limit as u64 };
-        let found = self.calls.clone().list_records(request).await.map_err(self.remote.failed(DOING))?;
+        let found = self.calls.clone().list_records(traced(request)).await.map_err(self.remote.failed(DOING))?;
         let records = found.into_inner().records.into_iter().map(record_from_proto);
         records.collect::<Result<_, _>>().map_err(self.remote.unreadable(DOING))
     }
@@ -114,7 +115,7 @@ impl Checkpoints for CheckpointClient {
     async fn find_request(&self, pipeline: &PipelineName, request: &RequestId) -> Result<Option<BatchRecord>, Error> {
         const DOING: &str = "looking for a request";
         let request = proto::FindRequestRequest { pipeline: pipeline.to_string(), request_id: request.to_string() };
-        let found = self.calls.clone().find_request(request).await.map_err(self.remote.failed(DOING))?;
+        let found = self.calls.clone().find_request(traced(request)).await.map_err(self.remote.failed(DOING))?;
         found.into_inner().record.map(record_from_proto).transpose().map_err(self.remote.unreadable(DOING))
     }
 }

@@ -37,6 +37,7 @@ use crate::fault::{malformed, to_status};
 use crate::flight::{QUERY_PREFIX, read_rows};
 use crate::proto::merge as proto;
 use crate::remote::Remote;
+use crate::trace::traced;
 use proto::merge_service_client::MergeServiceClient;
 use proto::merge_service_server::{MergeService, MergeServiceServer};
 
@@ -66,7 +67,7 @@ impl MergeClient {
     /// Tells a run to stop, again and again: one that was just sent may not have arrived yet.
     async fn tell_to_stop(&self, named: proto::StopRequest) -> Infallible {
         loop {
-            if let Err(status) = self.calls.clone().stop(named.clone()).await {
+            if let Err(status) = self.calls.clone().stop(traced(named.clone())).await {
                 tracing::warn!(instant = named.instant, status = status.message(), "a merge cannot be told to stop");
             }
             tokio::time::sleep(TELL_AGAIN).await;
@@ -98,7 +99,7 @@ impl Merge for MergeClient {
         const DOING: &str = "binding the SQL";
         let sources = sources.iter().map(ToString::to_string).collect();
         let request = proto::BindRequest { sql, sources };
-        let answer = self.calls.clone().bind(request).await.map_err(self.remote.failed(DOING))?;
+        let answer = self.calls.clone().bind(traced(request)).await.map_err(self.remote.failed(DOING))?;
         let bound = answer.into_inner().bound.into_iter().map(bound_from_proto);
         bound.collect::<Result<_, _>>().map_err(self.remote.unreadable(DOING))
     }
@@ -107,7 +108,7 @@ impl Merge for MergeClient {
     async fn check(&self, request: CheckRequest) -> Result<Checked, Error> {
         const DOING: &str = "planning the SQL";
         let request = check_to_proto(&request);
-        let answer = self.calls.clone().check(request).await.map_err(self.remote.failed(DOING))?;
+        let answer = self.calls.clone().check(traced(request)).await.map_err(self.remote.failed(DOING))?;
         checked_from_proto(answer.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
@@ -129,7 +130,7 @@ impl Merge for MergeClient {
         };
         let progress = request.limits.progress.clone();
         let mut calls = self.calls.clone();
-        let call = calls.run(merge_to_proto(&request));
+        let call = calls.run(traced(merge_to_proto(&request)));
         tokio::pin!(call);
         let answer = tokio::select! {
             answer = &mut call => answer,

@@ -22,6 +22,7 @@ use crate::fault::{malformed, to_status};
 use crate::flight::{FlightServer, Running, SPLIT_PREFIX, read_rows};
 use crate::proto::timeline as proto;
 use crate::remote::Remote;
+use crate::trace::traced;
 use proto::timeline_service_client::TimelineServiceClient;
 use proto::timeline_service_server::{TimelineService, TimelineServiceServer};
 
@@ -49,7 +50,7 @@ impl Timeline for TimelineClient {
     async fn describe(&self, url: &str) -> Result<TableInfo, Error> {
         const DOING: &str = "asking what a table is";
         let request = proto::GetTableRequest { url: url.to_string() };
-        let table = self.calls.clone().get_table(request).await.map_err(self.remote.failed(DOING))?;
+        let table = self.calls.clone().get_table(traced(request)).await.map_err(self.remote.failed(DOING))?;
         table_from_proto(table.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
@@ -80,7 +81,7 @@ impl Timeline for TimelineClient {
     async fn plan(&self, request: PlanRequest) -> Result<SourcePlan, Error> {
         const DOING: &str = "planning a window";
         let request = window_request_to_proto(&request);
-        let plan = self.calls.clone().plan_window(request).await.map_err(self.remote.failed(DOING))?;
+        let plan = self.calls.clone().plan_window(traced(request)).await.map_err(self.remote.failed(DOING))?;
         source_plan_from_proto(plan.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
@@ -88,7 +89,7 @@ impl Timeline for TimelineClient {
         const DOING: &str = "reading a split";
         let mut ticket = SPLIT_PREFIX.to_vec();
         ticket.extend(read_to_proto(&request).encode_to_vec());
-        let data = self.flight.clone().do_get(Ticket::new(ticket)).await.map_err(self.remote.failed(DOING))?;
+        let data = self.flight.clone().do_get(traced(Ticket::new(ticket))).await.map_err(self.remote.failed(DOING))?;
         let opened = read_rows(data.into_inner(), self.remote.at(DOING)).await;
         let (_, rows) = opened.map_err(self.remote.failed(DOING))?;
         Ok(rows)

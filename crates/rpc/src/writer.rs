@@ -38,6 +38,7 @@ use crate::fault::{malformed, row_error, to_status};
 use crate::flight::{STAGE_PATH, cut_stream, decoded_rows, encoder_error};
 use crate::proto::writer as proto;
 use crate::remote::Remote;
+use crate::trace::traced;
 
 /// What the message after the last row carries.
 const END: &[u8] = b"end";
@@ -70,7 +71,7 @@ impl WriterClient {
         messages: impl Stream<Item = FlightData> + Send + 'static,
     ) -> Result<proto::StageResponse, Error> {
         let mut flight = self.flight.clone();
-        let answers = flight.do_put(messages).await.map_err(self.remote.failed(doing))?;
+        let answers = flight.do_put(traced(messages)).await.map_err(self.remote.failed(doing))?;
         let answer = answers.into_inner().message().await.map_err(self.remote.failed(doing))?;
         let answer = required(answer, "answer").map_err(self.remote.unreadable(doing))?;
         proto::StageResponse::decode(answer.app_metadata)

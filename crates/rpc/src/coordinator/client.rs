@@ -9,7 +9,6 @@ use arrow_flight::flight_service_client::FlightServiceClient;
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tonic::{Status, Streaming};
-use tracing::Instrument as _;
 use tributary_api::checkpoint::CursorCommit;
 use tributary_api::coordinator::{
     BatchStatus, Coordinator, Error, OpenedBatch, OverrideStatus, PlannedBatch, RunRequest,
@@ -27,6 +26,7 @@ use crate::flight::{batch_ticket, read_rows};
 use crate::link::Link;
 use crate::proto::coordinator as proto;
 use crate::remote::Remote;
+use crate::trace::traced;
 use proto::coordinator_service_client::CoordinatorServiceClient;
 
 /// Pause before the first attempt to follow a batch again after its stream broke; each next pause is longer.
@@ -73,7 +73,7 @@ impl CoordinatorClient {
 
     async fn follow(&self, name: &BatchName) -> Result<Streaming<proto::Batch>, Status> {
         let request = proto::WatchBatchRequest { name: name.to_string() };
-        Ok(self.calls.clone().watch_batch(request).await?.into_inner())
+        Ok(self.calls.clone().watch_batch(traced(request)).await?.into_inner())
     }
 }
 
@@ -91,7 +91,7 @@ impl Coordinator for CoordinatorClient {
             let validate_only = false;
             let message =
                 proto::SetCursorRequest { pipeline, overrides, request_id, validate_only, asked_by, pipeline_name };
-            calls.set_cursor(message).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
+            calls.set_cursor(traced(message)).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
         } else {
             let allow_empty = request.allow_empty;
             let message = proto::RunBatchRequest {
@@ -102,7 +102,7 @@ impl Coordinator for CoordinatorClient {
                 overrides,
                 ..proto::RunBatchRequest::default()
             };
-            calls.run_batch(message).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
+            calls.run_batch(traced(message)).await.map_err(self.remote.failed_write(DOING))?.into_inner().batch
         };
         let batch = required(batch, "batch").map_err(self.remote.unreadable(DOING))?;
         batch_from_proto(batch).map_err(self.remote.unreadable(DOING))
@@ -112,7 +112,7 @@ impl Coordinator for CoordinatorClient {
     async fn get_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
         const DOING: &str = "asking for a batch";
         let request = proto::GetBatchRequest { name: name.to_string() };
-        let batch = self.calls.clone().get_batch(request).await.map_err(self.remote.failed(DOING))?;
+        let batch = self.calls.clone().get_batch(traced(request)).await.map_err(self.remote.failed(DOING))?;
         batch_from_proto(batch.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
@@ -127,7 +127,8 @@ impl Coordinator for CoordinatorClient {
                 page_size: (limit - found.len()).min(PAGE) as i32,
                 page_token,
             };
-            let page = self.calls.clone().list_batches(request).await.map_err(self.remote.failed(DOING))?.into_inner();
+            let page =
+                self.calls.clone().list_batches(traced(request)).await.map_err(self.remote.failed(DOING))?.into_inner();
             for batch in page.batches {
                 found.push(batch_from_proto(batch).map_err(self.remote.unreadable(DOING))?);
             }
@@ -149,7 +150,7 @@ impl Coordinator for CoordinatorClient {
         let over = first.stage == Stage::Done;
         let (sender, receiver) = watch::channel(first);
         if !over {
-            tokio::spawn(forward(self.clone(), name.clone(), stream, sender).in_current_span());
+            tokio::spawn(forward(self.clone(), name.clone(), stream, sender));
         }
         Ok(receiver)
     }
@@ -158,7 +159,7 @@ impl Coordinator for CoordinatorClient {
     async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {
         const DOING: &str = "cancelling a batch";
         let request = proto::CancelBatchRequest { name: name.to_string() };
-        let batch = self.calls.clone().cancel_batch(request).await.map_err(self.remote.failed(DOING))?;
+        let batch = self.calls.clone().cancel_batch(traced(request)).await.map_err(self.remote.failed(DOING))?;
         batch_from_proto(batch.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
@@ -168,7 +169,7 @@ impl Coordinator for CoordinatorClient {
         let pipeline = Some(pipeline_to_proto(&pipeline));
         let overrides = overrides_to_proto(&overrides);
         let request = proto::PlanBatchRequest { pipeline, overrides, pipeline_name: String::new() };
-        let plan = self.calls.clone().plan_batch(request).await.map_err(self.remote.failed(DOING))?;
+        let plan = self.calls.clone().plan_batch(traced(request)).await.map_err(self.remote.failed(DOING))?;
         plan_from_proto(plan.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
@@ -185,7 +186,7 @@ impl Coordinator for CoordinatorClient {
             validate_only: true,
             ..proto::SetCursorRequest::default()
         };
-        let answer = self.calls.clone().set_cursor(request).await.map_err(self.remote.failed(DOING))?;
+        let answer = self.calls.clone().set_cursor(traced(request)).await.map_err(self.remote.failed(DOING))?;
         override_statuses_from_proto(answer.into_inner().overrides).map_err(self.remote.unreadable(DOING))
     }
 
@@ -193,7 +194,7 @@ impl Coordinator for CoordinatorClient {
     async fn get_cursors(&self, pipeline: &PipelineName, target: &str) -> Result<Option<CursorCommit>, Error> {
         const DOING: &str = "asking for the cursors";
         let request = proto::GetCursorsRequest { pipeline: pipeline.to_string(), target: target.to_string() };
-        let found = self.calls.clone().get_cursors(request).await.map_err(self.remote.failed(DOING))?;
+        let found = self.calls.clone().get_cursors(traced(request)).await.map_err(self.remote.failed(DOING))?;
         cursors_from_proto(pipeline, found.into_inner()).map_err(self.remote.unreadable(DOING))
     }
 
@@ -202,7 +203,7 @@ impl Coordinator for CoordinatorClient {
         const DOING: &str = "pulling a batch";
         let status = self.get_batch(name).await?;
         let ticket = Ticket::new(batch_ticket(name));
-        let data = self.flight.clone().do_get(ticket).await.map_err(self.remote.failed(DOING))?;
+        let data = self.flight.clone().do_get(traced(ticket)).await.map_err(self.remote.failed(DOING))?;
         let (schema, rows) =
             read_rows(data.into_inner(), self.remote.at(DOING)).await.map_err(self.remote.failed(DOING))?;
         Ok(OpenedBatch { schema, rows, status })

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 use tonic::Status;
-use tracing::Instrument as _;
 use tributary_api::coordinator::Error;
 use tributary_api::pulls::{FlightName, Pull, Pulls};
 use tributary_api::timeline::{self, ReadRequest, Relation, Split, balance};
@@ -245,7 +244,7 @@ fn full_metadata(pull: &Pull) -> HashMap<String, String> {
 /// dropped.
 fn read_ahead(mut rows: RowStream) -> RowStream {
     let (sender, receiver) = mpsc::channel(READ_AHEAD);
-    let read = async move {
+    let task = tokio::spawn(async move {
         loop {
             let next = tokio::select! {
                 next = rows.next() => next,
@@ -257,8 +256,7 @@ fn read_ahead(mut rows: RowStream) -> RowStream {
                 return;
             }
         }
-    };
-    let task = tokio::spawn(read.in_current_span());
+    });
     let state = Some((receiver, task));
     let read = futures::stream::unfold(state, |state| async move {
         let (mut receiver, task) = state?;

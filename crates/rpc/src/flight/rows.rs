@@ -18,7 +18,6 @@ use tributary_types::{Code, Fault, Retry};
 
 use super::METADATA_PREFIX;
 use crate::fault::{row_error, row_status};
-use crate::trace::within_current;
 
 /// Messages of one answer.
 pub(crate) type FlightStream = Pin<Box<dyn Stream<Item = Result<FlightData, Status>> + Send>>;
@@ -26,8 +25,7 @@ pub(crate) type FlightStream = Pin<Box<dyn Stream<Item = Result<FlightData, Stat
 /// Rows as Flight messages: the schema, then the rows in messages of about 2 MiB. A row is never cut, so one that is
 /// larger travels in a message of its own. Dictionaries stay dictionaries.
 pub(crate) fn send_rows(schema: SchemaRef, rows: RowStream) -> FlightStream {
-    // They are read as they are sent, after the call has been answered.
-    let rows = within_current(rows).map_err(|error| FlightError::Tonic(Box::new(row_status(&error))));
+    let rows = rows.map_err(|error| FlightError::Tonic(Box::new(row_status(&error))));
     let messages = FlightDataEncoderBuilder::new()
         .with_schema(schema)
         .with_dictionary_handling(DictionaryHandling::Resend)

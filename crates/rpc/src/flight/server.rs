@@ -37,6 +37,7 @@ use crate::coordinator::read_name;
 use crate::fault::{malformed, to_status, unsupported};
 use crate::proto::merge as merge_proto;
 use crate::proto::timeline as proto;
+use crate::trace::within_current;
 use crate::writer::stage;
 
 /// Batches that `ListFlights` shows at most.
@@ -172,7 +173,7 @@ impl FlightServer {
             None => Arc::clone(&request.schema),
         };
         let rows = timeline.read(request).await.map_err(|e| to_status(&e))?;
-        Ok(send_rows(schema, rows))
+        Ok(send_rows(schema, Box::pin(within_current(rows))))
     }
 
     async fn read_query(&self, encoded: &[u8]) -> Result<FlightStream, Status> {
