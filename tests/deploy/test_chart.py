@@ -213,6 +213,24 @@ class Chart(unittest.TestCase):
             self.assertNotEqual(0, done.returncode, wrong)
             self.assertIn(said, done.stderr, wrong)
 
+    def test_pipelines_that_the_server_would_refuse_are_not_rendered(self):
+        pipeline = "pipelines.a.files.pipeline\\.toml=x,security.tlsSecret=t"
+        for security, said in (("security.clientCertificates=true", "security.authSecret"),
+                               ("security.clientCertificates=true,security.pipelineTokenSecret=p", "security.authSecret"),
+                               ("security.authSecret=a", "security.pipelineTokenSecret"),
+                               ("security.authSecret=a,security.clientCertificates=true", "security.pipelineTokenSecret")):
+            done = helm("template", "x", CHART, "--set", f"{pipeline},{security}")
+            self.assertNotEqual(0, done.returncode, f"{security} was taken")
+            self.assertIn("pipelines", done.stderr, security)
+            self.assertIn(said, done.stderr, security)
+            # The server alone is fine with it.
+            alone = helm("template", "x", CHART, "--set", f"security.tlsSecret=t,{security}")
+            self.assertEqual(0, alone.returncode, alone.stderr)
+        both = "security.authSecret=a,security.pipelineTokenSecret=p"
+        for security in (both, f"{both},security.clientCertificates=true"):
+            done = helm("template", "x", CHART, "--set", f"{pipeline},{security}")
+            self.assertEqual(0, done.returncode, done.stderr)
+
     def test_wrong_values_are_refused_with_their_place(self):
         for wrong, said in (("mode=both", "mode"), ("server.memry=1GiB", "memry"), ("server.memory=4Gi", "memory"),
                             ("server.memory=6GiB", "must be larger than server.memory"),

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a server knows of batches of an earlier process: from its records, and where those are lost from the target.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures::TryStreamExt as _;
 use serde_json::json;
 use tributary_api::checkpoint::BatchRecord;
 use tributary_api::coordinator::{BatchStatus, Error};
+use tributary_api::{BatchObserver, Schemas};
 use tributary_hudi::SystemStores;
 use tributary_hudi::target::{LeaseSettings, LockOwner, acquire_lock};
-use tributary_server::embedded::{Embedded, Settings};
+use tributary_server::embedded::{Embedded, Settings, embed_observed};
 use tributary_server::roles::{Elsewhere, Parts, Role, host};
 use tributary_store::{KeyValue, MemoryStore, SledStore};
 use tributary_testkit::{Fault, FaultPlan, FaultyStores};
@@ -17,6 +18,8 @@ use tributary_types::pipeline::Pipeline;
 use tributary_types::{BatchName, Outcome, PipelineName, RequestId, Retry, Stage, SystemClock, SystemEntropy};
 
 use crate::support::{Lake, json_rows, pipeline, request_of, roles, roles_with, run, value_table, values};
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(30);
 
 fn job(lake: &Lake) -> Pipeline {
     pipeline(json!({
@@ -146,6 +149,30 @@ async fn after_a_restart_a_batch_is_pulled_from_the_target_until_it_is_cleaned()
     }
 }
 
+/// Who is told of ends that were found out.
+#[derive(Default)]
+struct Found(Mutex<Vec<(String, BatchName, Option<Outcome>)>>);
+
+impl BatchObserver for Found {
+    fn began(&self, _: &Pipeline, _: &BatchStatus) {}
+
+    fn planned(&self, _: &Pipeline, _: &BatchStatus, _: Schemas) {}
+
+    fn ended(&self, _: &Pipeline, _: &BatchStatus) {}
+
+    fn found_out(&self, target: &str, status: &BatchStatus) {
+        self.0.lock().unwrap().push((target.to_string(), status.name.clone(), status.outcome));
+    }
+}
+
+fn observed(store: &Arc<MemoryStore>, observer: &Arc<Found>) -> Embedded {
+    let stores = Arc::new(SystemStores::new());
+    let store = Arc::clone(store) as Arc<dyn KeyValue>;
+    let observer = Arc::clone(observer) as Arc<dyn BatchObserver>;
+    let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+    embed_observed(stores, store, clock, entropy, Settings::default(), Some(observer))
+}
+
 /// The record of a batch that ran when its server died.
 fn cut_off(lake: &Lake, like: &BatchRecord, request: &str) -> BatchRecord {
     let mut record = like.clone();
@@ -174,7 +201,8 @@ async fn a_batch_that_was_cut_off_committed_where_the_target_says_so_and_else_fa
     before.checkpoints.record(cut_off(&lake, &known, "r1")).await.unwrap();
     before.checkpoints.record(cut_off(&lake, &known, "r9")).await.unwrap();
 
-    let after = server(&store);
+    let observer = Arc::new(Found::default());
+    let after = observed(&store, &observer);
     let found = after.coordinator.get_batch(&committed.name).await.unwrap();
     assert_eq!((found.outcome, &found.instant, found.seq), (Some(Outcome::Committed), &committed.instant, Some(1)));
     assert_eq!(found.completed, committed.completed);
@@ -185,6 +213,10 @@ async fn a_batch_that_was_cut_off_committed_where_the_target_says_so_and_else_fa
     assert!(error.message.contains("run it again"), "{}", error.message);
     let kept = after.checkpoints.find_request(&name, &committed.request).await.unwrap().unwrap();
     assert_eq!(kept.status.outcome, Some(Outcome::Committed), "what was found out is kept");
+    listed(&after).await;
+    let told = observer.0.lock().unwrap().clone();
+    let expected = [(committed.name, Outcome::Committed), (lost.name, Outcome::Failed)];
+    assert_eq!(told, expected.map(|(name, outcome)| (lake.path("out"), name, Some(outcome))), "once each");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,7 +235,12 @@ async fn a_batch_that_runs_in_another_process_is_not_called_lost() {
     let after = server(&store);
     let r9 = BatchName::new("p/r9").unwrap();
     assert_eq!(after.coordinator.get_batch(&r9).await.unwrap().outcome, None, "its target's lock is held");
+    let mut watch = after.coordinator.watch_batch(&r9).await.unwrap();
+    assert!(watch.has_changed().is_ok(), "somebody tells how it goes on");
     drop(lock);
+    let ended = tokio::time::timeout(SOON, watch.wait_for(|status| status.outcome.is_some())).await;
+    assert_eq!(ended.unwrap().unwrap().outcome, Some(Outcome::Failed));
+    assert!(watch.changed().await.is_err(), "it is over");
     assert_eq!(after.coordinator.get_batch(&r9).await.unwrap().outcome, Some(Outcome::Failed));
 }
 

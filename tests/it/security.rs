@@ -17,18 +17,21 @@ use tributary_api::coordinator::{Coordinator, Error};
 use tributary_rpc::{CoordinatorClient, Dial, connect_with};
 use tributary_security::secret::token_hash;
 use tributary_security::tls::Identity;
-use tributary_security::{ClientFiles, ClientTls, Secret, SecretSource};
+use tributary_security::{ClientFiles, ClientTls, Secret, SecretSource, ServerFiles, ServerTls};
+use tributary_testkit::collector::Collector;
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{Code, Fault, Outcome, Retry};
 
-use crate::process::{Process, command, tributary};
+use crate::process::{Process, command, ended, tributary};
 use crate::support::{Lake, assert_sound, enriched, request_of};
+use crate::traces::simple;
 
 #[path = "../../crates/security/src/tls/certificates.rs"]
 mod certificates;
 
 use certificates::Authority;
 
+const SOON: std::time::Duration = std::time::Duration::from_secs(30);
 const VALID: (i32, i32) = (2020, 2120);
 const HERE: [&str; 2] = ["localhost", "127.0.0.1"];
 const TOKEN: &str = "operators-secret-token-0123456789";
@@ -453,4 +456,19 @@ fn a_server_that_others_could_listen_to_does_not_start() {
     ]);
     assert_eq!(plain.code, 2, "{plain:?}");
     assert!(plain.stderr.contains("in the clear") && !plain.stderr.contains(TOKEN), "{plain:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_reach_a_collector_whose_authority_only_a_variable_names() {
+    let (lake, secrets) = (Lake::new(), Secrets::new());
+    let file = simple(&lake).await;
+    let identity = Identity { certificate: secrets.at("server.pem").into(), key: secrets.at("server.key").into() };
+    let files = ServerFiles { identity, client_ca: None, certificate_optional: false };
+    let collector = Collector::start_with(Some(Arc::new(ServerTls::open(files, &["h2"]).unwrap()))).await;
+    let mut run = command(&["run", "--pipeline", &file, "--otlp-endpoint", &collector.url()]);
+    run.env("OTEL_EXPORTER_OTLP_CERTIFICATE", secrets.at("ca.pem"));
+    let run = tokio::task::spawn_blocking(move || ended(run)).await.unwrap();
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let told = tokio::time::timeout(SOON, collector.wait_for(|spans| spans.iter().any(|span| span.name == "batch")));
+    assert!(told.await.is_ok(), "no span came: {}", run.stderr);
 }

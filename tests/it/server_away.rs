@@ -6,10 +6,11 @@ use std::process::{Child, ChildStderr, Stdio};
 use std::time::Duration;
 
 use tributary_api::coordinator::Coordinator;
+use tributary_api::pipelines::{Change, Pipelines};
 use tributary_rpc::{CoordinatorClient, connect_lazily};
-use tributary_types::{Outcome, Stage};
+use tributary_types::{Outcome, PipelineName, Stage};
 
-use crate::process::{Process, command, own_output};
+use crate::process::{Process, command, own_output, tributary};
 use crate::support::{Lake, assert_sound, checkpoints, has_table, roles, value_table, values};
 
 const AWAY: &str = "does not answer, asking again until it does";
@@ -134,4 +135,36 @@ async fn a_continuous_run_without_a_server_says_so_once_and_goes_on_when_there_i
     assert!(has_table(&lake.path("light")));
     assert_eq!(checkpoints(&lake.path("light"), "light").await.len(), 1);
     assert_sound(&lake.path("light"), "light").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_continuous_run_waits_while_its_pipeline_is_paused_and_goes_on_once_it_is_resumed() {
+    let lake = Lake::new();
+    let source = value_table(&roles(), &lake.path("src")).await;
+    source.upsert(vec![values([("a".to_string(), 1)])]).await.unwrap();
+    let file = pipeline_file(&lake, "light", "");
+    let server = Process::start(&[]);
+    let pipelines = CoordinatorClient::new(connect_lazily(&server.url).unwrap(), server.url.clone());
+    let stored = tributary(&["pipelines", "create", "--pipeline", &file, "--server", &server.url]);
+    assert_eq!(stored.code, 0, "{}", stored.stderr);
+    let name = PipelineName::new("light").unwrap();
+    pipelines.pause_pipeline(&name, true, Change::default()).await.unwrap();
+
+    let once = tributary(&["run", "--pipeline", &file, "--server", &server.url]);
+    assert_eq!(once.code, 2, "a single run does not wait: {}", once.stderr);
+    assert!(once.stderr.contains("is paused and starts no batch"), "{}", once.stderr);
+    let arguments = ["run", "--pipeline", &file, "--server", &server.url, "--continuous", "--interval", "1s"];
+    let mut run = Run::start(&arguments);
+    run.wait_for("light: paused");
+    // Long enough for several more attempts.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!has_table(&lake.path("light")));
+    pipelines.pause_pipeline(&name, false, Change::default()).await.unwrap();
+    run.wait_for("light: resumed");
+    assert_eq!((run.count("light: paused"), run.count("light: resumed")), (1, 1), "{:?}", run.said);
+    while !pipelines.list_batches(None, 10).await.unwrap().iter().any(|b| b.outcome == Some(Outcome::Committed)) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(run);
+    assert_eq!(checkpoints(&lake.path("light"), "light").await.len(), 1);
 }

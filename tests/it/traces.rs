@@ -22,7 +22,7 @@ const CALLERS_TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLERS_SPAN: &str = "00f067aa0ba902b7";
 
 /// A pipeline over one table.
-async fn simple(lake: &Lake) -> String {
+pub(crate) async fn simple(lake: &Lake) -> String {
     let source = value_table(&roles(), &lake.path("src")).await;
     source.upsert(vec![values((0..5).map(|n| (format!("k{n}"), n)))]).await.unwrap();
     pipeline_file(lake, "simple", "")

@@ -19,6 +19,10 @@ pub trait BatchObserver: Send + Sync + 'static {
 
     /// A batch is over.
     fn ended(&self, pipeline: &Pipeline, status: &BatchStatus);
+
+    /// How a batch ended was found out afterwards: its process was killed, or did not learn whether its commit arrived.
+    /// Its pipeline may be another one by now, so only its target is told.
+    fn found_out(&self, target: &str, status: &BatchStatus);
 }
 
 /// The schemas of a batch.

@@ -131,10 +131,12 @@ impl Inner {
         }
         match self.find_out(&record).await {
             Ok(Some(ended)) => {
+                let counted = record.status.outcome.is_some();
                 record.status = ended;
                 if let Err(error) = self.roles.checkpoints.record(record.clone()).await {
                     tracing::warn!(error = &error as &dyn std::error::Error, "a batch's record could not be kept");
                 }
+                self.tell_found_out(&record.target, &record.status, counted);
             }
             Ok(None) => {}
             Err(error) => {

@@ -50,6 +50,7 @@ mod standing;
 mod stored;
 mod target;
 mod turns;
+mod watch;
 
 pub use service::{Roles, Service};
 pub use settings::Settings;

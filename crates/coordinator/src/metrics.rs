@@ -125,6 +125,11 @@ pub(crate) fn register_pipeline(pipeline: &str, refusing: Vec<(String, &'static 
 }
 
 /// Tells a pipeline that has nothing to do from one that is stuck.
+pub(crate) fn record_found_out(pipeline: &str, outcome: Outcome) {
+    let labels = [("pipeline", pipeline.to_string()), ("outcome", outcome.as_str().to_string())];
+    ::metrics::counter!(BATCHES, &labels).increment(1);
+}
+
 pub(crate) fn record_end(pipeline: &str, outcome: Outcome, now_millis: i64) {
     let gauge = |name: &'static str| ::metrics::gauge!(name, "pipeline" => pipeline.to_string());
     let now = now_millis as f64 / 1000.0;

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use tokio::sync::{Semaphore, watch};
@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) queries: Arc<Semaphore>,
     /// Who wants to know of the batches.
     observer: OnceLock<Arc<dyn BatchObserver>>,
+    /// Batches of which it was told how they ended once that was found out, and when each began.
+    found_out: Mutex<HashSet<(BatchName, i64)>>,
 }
 
 impl Service {
@@ -120,6 +122,7 @@ impl Service {
             locks,
             queries,
             observer,
+            found_out: Mutex::default(),
         };
         Service { inner: Arc::new(inner) }
     }
@@ -192,6 +195,23 @@ impl Service {
 impl Inner {
     pub(crate) fn observer(&self) -> Option<&dyn BatchObserver> {
         self.observer.get().map(AsRef::as_ref)
+    }
+
+    /// Tells and counts how a batch ended that did not say it itself; once, however often it is asked for meanwhile.
+    /// `counted`: as one whose outcome is unknown.
+    pub(crate) fn tell_found_out(&self, target: &str, status: &BatchStatus, counted: bool) {
+        let batch = (status.name.clone(), status.started_millis);
+        let (true, Some(outcome)) =
+            (self.found_out.lock().unwrap_or_else(PoisonError::into_inner).insert(batch), status.outcome)
+        else {
+            return;
+        };
+        if !counted {
+            metrics::record_found_out(status.pipeline.as_str(), outcome);
+        }
+        if let Some(observer) = self.observer() {
+            observer.found_out(target, status);
+        }
     }
 
     /// Who takes a target's lock next; `what` says what for.
@@ -423,12 +443,7 @@ impl Coordinator for Service {
     }
 
     async fn watch_batch(&self, name: &BatchName) -> Result<watch::Receiver<BatchStatus>, Error> {
-        if let Some(known) = self.inner.registry.find(name) {
-            return Ok(known.status);
-        }
-        let (status, _) = self.inner.find_with_target(name).await?;
-        // Nobody changes it any more.
-        Ok(watch::channel(status).1)
+        self.inner.watch(name).await
     }
 
     async fn cancel_batch(&self, name: &BatchName) -> Result<BatchStatus, Error> {

@@ -2,7 +2,8 @@
 //! Telling of batches in events of OpenLineage: which run of which pipeline read what and wrote what.
 //!
 //! START when a batch begins, RUNNING once its windows are fixed, and at its end COMPLETE, FAIL or ABORT; a batch whose
-//! outcome is unknown ends with OTHER, since the next one finds out. Each event says all that is known by then. They go
+//! outcome is unknown ends with OTHER. How such a batch ended, or one of a killed process, is told
+//! once it is found out. Each event says all that is known by then. They go
 //! out in order, from a task of its own with a bounded queue: a batch neither waits nor fails, and what cannot be
 //! delivered after some tries is dropped and counted.
 //!
@@ -16,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tributary_api::coordinator::BatchStatus;
 use tributary_api::{BatchObserver, Schemas};
@@ -25,7 +27,7 @@ use tributary_types::{BatchName, Clock, SystemClock};
 use crate::cli::LineageArgs;
 use crate::commands::Failed;
 
-use self::event::{Moment, event};
+use self::event::{Moment, event, found_out};
 use self::send::{Receiver, Sender};
 
 /// Events that were delivered.
@@ -101,6 +103,10 @@ struct Observer {
 impl Observer {
     fn tell(&self, moment: Moment, pipeline: &Pipeline, status: &BatchStatus, schemas: Option<&Schemas>) {
         let event = event(&self.namespace, self.clock.now_millis(), moment, pipeline, status, schemas);
+        self.send(&event);
+    }
+
+    fn send(&self, event: &Value) {
         if self.queue.try_send(event.to_string()).is_err() {
             metrics::counter!(DROPPED, "why" => QUEUE).increment(1);
         }
@@ -120,5 +126,9 @@ impl BatchObserver for Observer {
     fn ended(&self, pipeline: &Pipeline, status: &BatchStatus) {
         let schemas = self.planned.lock().unwrap_or_else(PoisonError::into_inner).remove(&status.name);
         self.tell(Moment::Ended, pipeline, status, schemas.as_ref());
+    }
+
+    fn found_out(&self, target: &str, status: &BatchStatus) {
+        self.send(&found_out(&self.namespace, self.clock.now_millis(), target, status));
     }
 }

@@ -9,11 +9,12 @@ use async_trait::async_trait;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 use tributary_rpc::proto::otlp;
 use tributary_rpc::proto::otlp::any_value::Value;
 use tributary_rpc::proto::otlp::trace_service_server::{TraceService, TraceServiceServer};
+use tributary_rpc::{AcceptLimits, Incoming};
+use tributary_security::ServerTls;
 
 /// A span that a collector got; ids are hexadecimal.
 #[derive(Debug, Clone)]
@@ -43,6 +44,7 @@ pub struct Received {
 /// A collector. Stops when its runtime does.
 pub struct Collector {
     address: SocketAddr,
+    encrypted: bool,
     spans: Arc<Mutex<Vec<Received>>>,
     count: watch::Receiver<usize>,
 }
@@ -55,6 +57,12 @@ struct Service {
 impl Collector {
     /// Begins to collect on a free port.
     pub async fn start() -> Self {
+        Collector::start_with(None).await
+    }
+
+    /// The same, encrypted where `tls` is given.
+    pub async fn start_with(tls: Option<Arc<ServerTls>>) -> Self {
+        let encrypted = tls.is_some();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound port");
         let (count, counted) = watch::channel(0);
@@ -62,14 +70,15 @@ impl Collector {
         let service = Service { spans: Arc::clone(&spans), count };
         let serving = Server::builder()
             .add_service(TraceServiceServer::new(service).max_decoding_message_size(64 << 20))
-            .serve_with_incoming(TcpIncoming::from(listener));
+            .serve_with_incoming(Incoming::new(listener, tls, AcceptLimits::default()));
         tokio::spawn(serving);
-        Collector { address, spans, count: counted }
+        Collector { address, encrypted, spans, count: counted }
     }
 
     /// What `--otlp-endpoint` takes.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.encrypted { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// What came so far.

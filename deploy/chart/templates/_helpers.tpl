@@ -120,6 +120,12 @@ many replicas it has. `server` is all roles in one process.
 {{- if and .Values.security.clusterKeySecret (not $asks) -}}
 {{- fail "security.clusterKeySecret is of no use without security.authSecret or security.clientCertificates" -}}
 {{- end -}}
+{{- if and .Values.pipelines .Values.security.clientCertificates (not .Values.security.authSecret) -}}
+{{- fail "pipelines have no certificate of a client, and with security.clientCertificates alone the server refuses every one of their pods: set security.authSecret and security.pipelineTokenSecret as well" -}}
+{{- end -}}
+{{- if and .Values.pipelines .Values.security.authSecret (not .Values.security.pipelineTokenSecret) -}}
+{{- fail "pipelines need security.pipelineTokenSecret once security.authSecret is set: without a token the server refuses every one of their pods" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "tributary.podSecurity" -}}

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use tracing::Instrument as _;
 use tributary_api::coordinator::Coordinator;
 use tributary_api::pipelines::{Change, Pipelines, RunStored};
 use tributary_rpc::{CoordinatorClient, Dial, connect_with};
 use tributary_types::pipeline::Pipeline;
 use tributary_types::{Outcome, PipelineName, RequestId};
 
-use super::run::{asked_by, request_id};
+use super::run::{asked_by, request_id, run_span};
 use crate::cli::{ChangeArgs, JobArgs, Output, OverrideArgs, PauseArgs, PipelinesCommand, ServerArgs};
 use crate::commands::{Failed, Job, connect, load_job, overrides_of};
 use crate::output::{self, Progress};
@@ -104,6 +105,11 @@ struct Wanted {
 }
 
 async fn run(wanted: Wanted, server: &ServerArgs, output: Output, dial: &Dial) -> Result<u8, Failed> {
+    let span = run_span(&pipeline_name(wanted.name.clone())?);
+    run_and_follow(wanted, server, output, dial).instrument(span).await
+}
+
+async fn run_and_follow(wanted: Wanted, server: &ServerArgs, output: Output, dial: &Dial) -> Result<u8, Failed> {
     let request = RunStored {
         name: pipeline_name(wanted.name)?,
         request: request_id(wanted.request_id.as_deref())?,

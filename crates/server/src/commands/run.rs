@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument as _;
-use tributary_api::coordinator::{self, BatchStatus, Coordinator, RunRequest};
+use tributary_api::coordinator::{self, BatchStatus, Coordinator, Failure, RunRequest};
 use tributary_api::transform::Transforms;
 use tributary_hudi::Stores;
 use tributary_rpc::{Dial, Link};
 use tributary_trace::{Baggage, TraceContext};
-use tributary_types::{Clock, Entropy, Fault as _, Outcome, RequestId, Retry, SystemClock, SystemEntropy, with_causes};
+use tributary_types::{
+    Clock, Entropy, Fault as _, Outcome, PipelineName, RequestId, Retry, SystemClock, SystemEntropy, with_causes,
+};
 
 use crate::cli::{Output, RunArgs};
 use crate::commands::{self, Failed, Job, load_job, stop_signal};
@@ -85,6 +87,15 @@ pub(super) fn request_id(given: Option<&str>) -> Result<RequestId, Failed> {
     }
 }
 
+/// The span of one batch as whoever asks for it sees it: below that of whoever started this process, where it says so in
+/// `TRACEPARENT`.
+pub(super) fn run_span(pipeline: &PipelineName) -> tracing::Span {
+    let span = tracing::info_span!("run", otel.kind = "client", pipeline = %pipeline);
+    let parent = std::env::var("TRACEPARENT").ok().and_then(|header| TraceContext::parse(&header));
+    tributary_trace::join(&span, parent, &Baggage::default());
+    span
+}
+
 /// A request that was not followed to its end.
 enum Broken {
     /// It was refused, or got no answer.
@@ -115,11 +126,20 @@ enum Next {
     BackOff,
     /// The same request after such a pause: whether it was answered is not known, and its id makes asking again safe.
     AskAgain,
+    /// Another attempt after the interval, again and again: the pipeline is paused until somebody resumes it.
+    Paused,
 }
 
+/// The reason of what a paused pipeline is refused with.
+const PAUSED: &str = "PIPELINE_PAUSED";
+
 /// What follows a batch that ended.
-fn after_batch(outcome: Outcome, retry: Option<Retry>) -> Next {
-    match (outcome, retry) {
+fn after_batch(outcome: Outcome, failure: Option<&Failure>) -> Next {
+    // It was paused while its batch waited for a turn.
+    if failure.is_some_and(|failure| failure.reason == PAUSED) {
+        return Next::Paused;
+    }
+    match (outcome, failure.map(|failure| failure.retry)) {
         (Outcome::Committed, _) => Next::AtOnce,
         (Outcome::NoNewData, _) => Next::Idle,
         (Outcome::Unknown, _) | (_, Some(Retry::ReadBack)) => Next::AskAgain,
@@ -143,8 +163,23 @@ fn not_committed(ended: &BatchStatus, failures: u32, pause: Duration) -> String 
 /// What follows an attempt to run a batch that was not followed to its end.
 fn after_broken(broken: &Broken) -> Next {
     match broken {
+        Broken::Call(error) if error.reason() == PAUSED => Next::Paused,
         Broken::Call(error) if error.retry() == Retry::Never => Next::End,
         Broken::Call(_) | Broken::Follow(_) => Next::AskAgain,
+    }
+}
+
+/// Whether what follows is another request. A pipeline that is paused began no batch for the one that was refused, and
+/// one whose answer was lost before the pause is still asked for by its id.
+fn starts_anew(next: Next) -> bool {
+    !matches!(next, Next::AskAgain | Next::Paused)
+}
+
+/// What is said when a pause begins, and when it is over.
+fn pause_said(pipeline: &PipelineName, paused: bool) -> String {
+    match paused {
+        true => format!("{pipeline}: paused; batches go on after `tributary pipelines resume {pipeline}`"),
+        false => format!("{pipeline}: resumed"),
     }
 }
 
@@ -182,14 +217,12 @@ impl Runner<'_> {
     /// is asked again, with the same request, until it does.
     async fn continuous(mut self, stop: impl Future<Output = ()>) -> Result<u8, Failed> {
         let mut failures = 0u32;
+        let mut paused = false;
         tokio::pin!(stop);
         loop {
             let result = self.one_batch().await;
             let next = match &result {
-                Ok(ended) => {
-                    let retry = ended.error.as_ref().map(|failure| failure.retry);
-                    after_batch(ended.outcome.unwrap_or(Outcome::Unknown), retry)
-                }
+                Ok(ended) => after_batch(ended.outcome.unwrap_or(Outcome::Unknown), ended.error.as_ref()),
                 Err(broken) => after_broken(broken),
             };
             let pause = match next {
@@ -197,17 +230,23 @@ impl Runner<'_> {
                     let ended = result.map_err(Broken::into_failed)?;
                     return Ok(ended.outcome.unwrap_or(Outcome::Failed).exit_code());
                 }
-                Next::AtOnce | Next::Idle => {
+                Next::AtOnce | Next::Idle | Next::Paused => {
                     failures = 0;
-                    if next == Next::Idle { self.interval } else { Duration::ZERO }
+                    if next == Next::AtOnce { Duration::ZERO } else { self.interval }
                 }
                 Next::BackOff | Next::AskAgain => {
                     failures = failures.saturating_add(1);
                     backoff(failures, self.interval, self.entropy)
                 }
             };
-            // Not on standard output, which has one line for each batch.
+            // Not on standard output, which has one line for each batch. A server that is away says nothing of pauses.
+            let unreachable = matches!(&result, Err(Broken::Call(coordinator::Error::Unreachable { .. })));
+            if !unreachable && paused != (next == Next::Paused) {
+                paused = !paused;
+                bars::say(&pause_said(&self.request.pipeline.name, paused));
+            }
             match (result, &self.news) {
+                _ if next == Next::Paused => {}
                 (Err(Broken::Call(error @ coordinator::Error::Unreachable { .. })), Some(news)) => {
                     news.lost(&with_causes(&error));
                 }
@@ -224,18 +263,15 @@ impl Runner<'_> {
                 () = &mut stop => return Ok(0),
                 () = tokio::time::sleep(pause) => {}
             }
-            if next != Next::AskAgain {
+            if starts_anew(next) {
                 self.request.request = new_request_id(self.clock, self.entropy);
             }
         }
     }
 
-    /// One batch, as one trace: below that of whoever started this process, where it says so in `TRACEPARENT`.
+    /// One batch, as one trace.
     async fn one_batch(&self) -> Result<BatchStatus, Broken> {
-        let span = tracing::info_span!("run", otel.kind = "client", pipeline = %self.request.pipeline.name);
-        let parent = std::env::var("TRACEPARENT").ok().and_then(|header| TraceContext::parse(&header));
-        tributary_trace::join(&span, parent, &Baggage::default());
-        self.follow_batch().instrument(span).await
+        self.follow_batch().instrument(run_span(&self.request.pipeline.name)).await
     }
 
     async fn follow_batch(&self) -> Result<BatchStatus, Broken> {

@@ -5,6 +5,7 @@ use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
 use serde_json::{Map, Value, json};
 use tributary_api::Schemas;
 use tributary_api::coordinator::{BatchStatus, SourceStatus};
+use tributary_api::refused::error_schema;
 use tributary_types::pipeline::{Pipeline, Transform};
 use tributary_types::{BatchName, InstantTime, Outcome, Zone};
 use uuid::{Builder, Variant, Version};
@@ -31,15 +32,38 @@ pub(super) fn event(
     status: &BatchStatus,
     schemas: Option<&Schemas>,
 ) -> Value {
+    let mut event = envelope(namespace, now_millis, event_type(moment, status.outcome), status);
+    event["job"]["facets"] = job_facets(pipeline);
+    event["inputs"] = inputs(moment, pipeline, status, schemas).into();
+    let outputs = [Some(output(pipeline, status, schemas)), refused_output(moment, pipeline, status)];
+    event["outputs"] = outputs.into_iter().flatten().collect();
+    event
+}
+
+/// The last event of a batch that could not send it: its end was found out at its target afterwards.
+pub(super) fn found_out(namespace: &str, now_millis: i64, target: &str, status: &BatchStatus) -> Value {
+    let mut event = envelope(namespace, now_millis, event_type(Moment::Ended, status.outcome), status);
+    let dataset = Dataset::of_url(target);
+    let mut facets = dataset_facets(&dataset, None);
+    if let Some(instant) = status.instant.as_ref().filter(|_| status.outcome == Some(Outcome::Committed)) {
+        facets["version"] = version(instant.as_str());
+    }
+    event["outputs"] =
+        json!([{"namespace": dataset.namespace, "name": dataset.name, "facets": facets, "outputFacets": {}}]);
+    event
+}
+
+/// What every event of a batch says.
+fn envelope(namespace: &str, now_millis: i64, event_type: &str, status: &BatchStatus) -> Value {
     json!({
-        "eventType": event_type(moment, status.outcome),
+        "eventType": event_type,
         "eventTime": time(now_millis),
         "producer": PRODUCER,
         "schemaURL": EVENT_SCHEMA,
         "run": {"runId": run_id(&status.name), "facets": run_facets(status)},
-        "job": {"namespace": namespace, "name": pipeline.name.as_str(), "facets": job_facets(pipeline)},
-        "inputs": inputs(moment, pipeline, status, schemas),
-        "outputs": [output(pipeline, status, schemas)],
+        "job": {"namespace": namespace, "name": status.pipeline.as_str(), "facets": {}},
+        "inputs": [],
+        "outputs": [],
     })
 }
 
@@ -203,6 +227,18 @@ fn output(pipeline: &Pipeline, status: &BatchStatus, schemas: Option<&Schemas>) 
         output["outputStatistics"] = facet("1-0-2/OutputStatisticsOutputDatasetFacet", statistics);
     }
     json!({"namespace": dataset.namespace, "name": dataset.name, "facets": facets, "outputFacets": output})
+}
+
+/// The error table, where the batch committed refused rows to it.
+fn refused_output(moment: Moment, pipeline: &Pipeline, status: &BatchStatus) -> Option<Value> {
+    let committed = moment == Moment::Ended && status.outcome == Some(Outcome::Committed);
+    let (table, instant) = (pipeline.error_table.as_ref()?, status.refused.instant.as_ref().filter(|_| committed)?);
+    let dataset = Dataset::of_url(&table.path);
+    let mut facets = dataset_facets(&dataset, Some(&error_schema()));
+    facets["version"] = version(instant.as_str());
+    let statistics = json!({"rowCount": status.refused.rows()});
+    let output = json!({"outputStatistics": facet("1-0-2/OutputStatisticsOutputDatasetFacet", statistics)});
+    Some(json!({"namespace": dataset.namespace, "name": dataset.name, "facets": facets, "outputFacets": output}))
 }
 
 /// Which columns of which inputs the columns of the output are made of; `None` where nothing is known.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where traces go, and which: the flag, and the variables that OpenTelemetry names.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::transport::Channel;
-use tributary_rpc::connect_lazily;
 use tributary_rpc::otlp::{Collector, Header, header};
+use tributary_rpc::{Dial, connect_with};
+use tributary_security::{ClientFiles, ClientTls};
 use tributary_trace::Sampling;
 use tributary_types::with_causes;
 
@@ -58,7 +60,9 @@ impl OtlpSettings {
         {
             return Err(format!("{named}={protocol}: traces are sent by gRPC only; point to a port that takes `grpc`"));
         }
-        let channel = connect_lazily(&endpoint).map_err(|e| format!("{name}: {}", with_causes(&e)))?.into_transport();
+        let dial = Dial { tls: authorities(&get)?, ..Dial::default() };
+        let channel =
+            connect_with(&endpoint, &dial).map_err(|e| format!("{name}: {}", with_causes(&e)))?.into_transport();
         let mut settings = OtlpSettings {
             channel,
             headers: Vec::new(),
@@ -104,6 +108,14 @@ impl OtlpSettings {
     pub(super) fn into_collector(self) -> Collector {
         Collector::new(self.channel, self.headers, &self.resource, self.timeout)
     }
+}
+
+/// What a collector's certificate is checked with; `None`: the authorities of the system.
+fn authorities(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Arc<ClientTls>>, String> {
+    let variables = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
+    let (name, Some(file)) = first(get, variables) else { return Ok(None) };
+    let files = ClientFiles { ca: Some(file.into()), identity: None };
+    ClientTls::open(files).map(|tls| Some(Arc::new(tls))).map_err(|e| format!("{name}: {}", with_causes(&e)))
 }
 
 /// The first variable that is set, and its name; without one the last name.
@@ -214,6 +226,7 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "grpc"),
             ("OTEL_TRACES_SAMPLER", "sometimes", "always_on"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "whole number"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.pem", "/nowhere/ca.pem"),
             ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "above 0"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "secret-one", "no `=`"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "bad name=secret-one", "bad name"),

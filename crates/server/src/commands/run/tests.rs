@@ -38,6 +38,9 @@ impl Entropy for Counting {
 enum Step {
     Unreachable,
     Refused,
+    Paused,
+    /// The pipeline was paused while the batch waited for its turn.
+    PausedWaiting,
     Ends(Outcome, Option<Retry>),
     /// The batch runs, and then nobody says how it ends.
     Lost,
@@ -82,6 +85,12 @@ impl Coordinator for Scripted {
             Some(Step::Unreachable) => {
                 let source = boxed_error(std::io::Error::other("refused"));
                 return Err(Error::Unreachable { doing: "starting".to_string(), source });
+            }
+            Some(Step::Paused) => return Err(Error::Paused { name: request.pipeline.name }),
+            Some(Step::PausedWaiting) => {
+                let mut ended = status(&request, Some(Outcome::Rejected), None);
+                ended.error = Some(Error::Paused { name: request.pipeline.name }.failure());
+                ended
             }
             Some(Step::Ends(outcome, retry)) => status(&request, Some(outcome), retry),
             Some(Step::Lost) => status(&request, None, None),
@@ -195,6 +204,28 @@ async fn a_failure_that_no_repetition_mends_ends_with_its_exit_code() {
     }
     let (ended, ids, _) = run_script(vec![Step::Refused]).await;
     assert_eq!((ended.unwrap_err().exit_code, ids.len()), (4, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_pipeline_is_waited_for_at_the_idle_pace_until_it_is_resumed() {
+    let committed = || Step::Ends(Outcome::Committed, None);
+    let steps = vec![committed(), Step::Paused, Step::Paused, Step::PausedWaiting, Step::Paused, committed()];
+    let (_, ids, pauses) = run_script(steps).await;
+    assert_eq!(pauses, [0, 10, 10, 10, 10, 0], "no pause grows, and after the last one a batch follows at once");
+    assert!(ids[1..=5].iter().all(|id| *id == ids[1]), "nothing was begun: the request stays the same: {ids:?}");
+    assert_ne!(ids[6], ids[5]);
+}
+
+#[test]
+fn only_a_pause_is_waited_out_of_what_no_repetition_mends() {
+    let name = || PipelineName::new("p").unwrap();
+    assert_eq!(after_broken(&Broken::Call(Error::Paused { name: name() })), Next::Paused);
+    assert_eq!(after_broken(&Broken::Call(Error::NoPipeline { name: name().to_string() })), Next::End);
+    let failure = Error::Paused { name: name() }.failure();
+    assert_eq!(after_batch(Outcome::Rejected, Some(&failure)), Next::Paused);
+    assert_eq!(after_batch(Outcome::Rejected, Some(&Error::Cancelled.failure())), Next::End);
+    assert!(pause_said(&name(), true).contains("tributary pipelines resume p"));
+    assert_eq!(pause_said(&name(), false), "p: resumed");
 }
 
 #[tokio::test(start_paused = true)]

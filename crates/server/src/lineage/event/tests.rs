@@ -104,6 +104,49 @@ fn an_event_says_which_run_of_which_pipeline_read_what_and_wrote_what() {
 }
 
 #[test]
+fn refused_rows_that_were_committed_are_a_second_output_of_the_last_event() {
+    let mut pipeline = pipeline();
+    pipeline.error_table = Some(tributary_types::pipeline::ErrorTable::at("s3://lake/errors"));
+    let status = status(|status| {
+        status.outcome = Some(Outcome::Committed);
+        status.refused.add("orders", "BAD_RECORD", 3);
+        status.refused.instant = "20250101000000012".parse().ok();
+    });
+    let outputs = |moment, status: &BatchStatus| event("ns", 0, moment, &pipeline, status, None)["outputs"].clone();
+    let told = outputs(Moment::Ended, &status);
+    assert_eq!(told.as_array().unwrap().len(), 2);
+    assert_eq!((&told[1]["namespace"], &told[1]["name"]), (&"s3://lake".into(), &"errors".into()));
+    assert_eq!(told[1]["facets"]["version"]["datasetVersion"], "20250101000000012");
+    assert_eq!(told[1]["outputFacets"]["outputStatistics"]["rowCount"], 3);
+    assert!(!told[1]["facets"]["schema"]["fields"].as_array().unwrap().is_empty());
+    let none = BatchStatus { refused: tributary_api::coordinator::Refused::default(), ..status.clone() };
+    assert_eq!(outputs(Moment::Ended, &none).as_array().unwrap().len(), 1, "none were refused");
+    let failed = BatchStatus { outcome: Some(Outcome::Failed), ..status };
+    assert_eq!(outputs(Moment::Ended, &failed).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_end_that_was_found_out_is_told_of_the_same_run_and_job() {
+    let ended = |outcome| {
+        status(|status| {
+            status.outcome = Some(outcome);
+            status.instant = "20250101000000011".parse().ok();
+        })
+    };
+    let began = made(Moment::Began, &status(|_| {}));
+    for (outcome, wanted) in
+        [(Outcome::Committed, "COMPLETE"), (Outcome::Failed, "FAIL"), (Outcome::Cancelled, "ABORT")]
+    {
+        let event = found_out("ns", 1_735_689_600_123, "/lake/out", &ended(outcome));
+        assert_eq!(event["eventType"], wanted);
+        assert_eq!(event["run"]["runId"], began["run"]["runId"]);
+        assert_eq!((&event["job"]["namespace"], &event["job"]["name"]), (&"ns".into(), &"p".into()));
+        assert_eq!(event["outputs"][0]["name"], began["outputs"][0]["name"]);
+        assert_eq!(event["outputs"][0]["facets"].get("version").is_some(), outcome == Outcome::Committed);
+    }
+}
+
+#[test]
 fn a_column_names_the_columns_that_it_is_made_of() {
     let event = made(Moment::Planned, &status(|_| {}));
     let fields = &event["outputs"][0]["facets"]["columnLineage"]["fields"];
