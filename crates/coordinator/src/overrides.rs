@@ -159,7 +159,8 @@ fn is_at_or_after(source: &Source, begin: &Begin, before: &Cursor) -> bool {
         // The end of a topic. Of a table or a directory the newest commit or file is delivered.
         (Begin::Latest, _) => source.kind == SourceKind::Kafka,
         (Begin::After(Cursor::Offsets(begin)), Cursor::Offsets(before)) => {
-            let passed = |(partition, offset): (&i32, &i64)| begin.partitions.get(partition).is_some_and(|at| at >= offset);
+            let passed =
+                |(partition, offset): (&i32, &i64)| begin.partitions.get(partition).is_some_and(|at| at >= offset);
             begin.topic == before.topic && before.partitions.iter().all(passed)
         }
         (Begin::After(Cursor::File(begin)), Cursor::File(before)) => begin >= before,
@@ -332,6 +333,9 @@ mod tests {
         pipeline.target.merge.as_mut().unwrap().acknowledge_images = true;
         assert!(back.iter().all(|place| chosen(&pipeline, &[place], Some(&stored)).is_ok()));
         pipeline.target.merge = merge("max");
-        assert!(back.iter().all(|place| chosen(&pipeline, &[place], Some(&stored)).is_ok()), "the same rows, the same value");
+        assert!(
+            back.iter().all(|place| chosen(&pipeline, &[place], Some(&stored)).is_ok()),
+            "the same rows, the same value"
+        );
     }
 }

@@ -295,7 +295,8 @@ fn drops_deletes(predicate: &Expr, input: &LogicalPlan, flags: Option<&BTreeSet<
         }
         _ => false,
     };
-    let is = |expr: &Expr, wanted: bool| matches!(expr, Expr::Literal(ScalarValue::Boolean(Some(it)), _) if *it == wanted);
+    let is =
+        |expr: &Expr, wanted: bool| matches!(expr, Expr::Literal(ScalarValue::Boolean(Some(it)), _) if *it == wanted);
     split_conjunction(predicate).into_iter().any(|part| match part {
         Expr::Not(flag) | Expr::IsFalse(flag) | Expr::IsNotTrue(flag) => is_flag(flag),
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => {

@@ -193,9 +193,7 @@ impl Engine {
         let before = usize::from(job.text.is_some());
         for (number, step) in job.then.iter().enumerate() {
             let next = match (step, planned) {
-                (Step::Rust(name), None) => {
-                    deletes.check_rust(name).and_then(|()| self.plan_first(job, &tables, name))
-                }
+                (Step::Rust(name), None) => deletes.check_rust(name).and_then(|()| self.plan_first(job, &tables, name)),
                 (Step::Rust(name), Some(result)) => {
                     deletes.check_rust(name).and_then(|()| self.plan_rust_over(result, name))
                 }

@@ -623,6 +623,20 @@ mod tests {
     }
 
     #[test]
+    fn one_of_two_sources_that_begins_anew_leaves_the_form_of_several() {
+        let anew =
+            SourceCheckpoint { cursor: None, restart: Some(Start::Snapshot), ..source("completed:20250101000000000") };
+        let mut sources =
+            BTreeMap::from([(name("a"), source("completed:20250606182826197")), (name("b"), anew.clone())]);
+        assert_eq!(flat_form(&sources), Some((FLAT_KEY, "a=20250606182826197".to_string())));
+        sources.insert(name("a"), anew);
+        assert_eq!(flat_form(&sources), None, "there is no cursor");
+        let lookup = SourceCheckpoint { cursor: None, ..source("completed:20250101000000000") };
+        let beside = BTreeMap::from([(name("a"), source("completed:20250606182826197")), (name("b"), lookup)]);
+        assert_eq!(flat_form(&beside), Some((FLAT_KEY_V2, "20250606182826197".to_string())), "a look-up has none ever");
+    }
+
+    #[test]
     fn good_flat_entries_survive_and_bad_ones_are_named() {
         let (good, bad) = parse_flat_form("a=20250101000000000,b=,a=20250101000000000,c,d=x");
         assert_eq!(good.keys().map(SourceName::as_str).collect::<Vec<_>>(), ["a"]);

@@ -120,7 +120,8 @@ mod tests {
         for kind in [SourceKind::Csv, SourceKind::Json, SourceKind::Kafka] {
             pipeline.sources[1].kind = kind;
             let refused = pipeline.validate().join("\n");
-            let part = format!("`deletes = \"propagate\"` does not go with source `users` of `kind = \"{}\"`", kind.as_str());
+            let part =
+                format!("`deletes = \"propagate\"` does not go with source `users` of `kind = \"{}\"`", kind.as_str());
             assert!(refused.contains("source `orders`") && refused.contains(&part), "{refused}");
         }
         pipeline.sources[1].kind = SourceKind::Csv;
