@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tributary_api::coordinator::{BatchStatus, RunRequest};
 use tributary_hudi::SystemStores;
 use tributary_server::embedded::{Embedded, Settings};
 use tributary_server::roles::Parts;
@@ -321,6 +322,36 @@ async fn another_operator_for_a_column_that_has_data_is_refused_until_it_is_acce
     events.put("3.json", &[json!({"A": "a", "n": 4})]);
     events.commit(&roles, "r4").await;
     assert_eq!(events.stored(&roles).await, [json!({"A": "a", "n": 5})]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn going_back_over_what_was_counted_is_refused_until_it_is_acknowledged() {
+    let mut events = Events::new(json!({"merge": {"columns": {"n": "sum"}}}));
+    let roles = roles();
+    events.put("1.json", &[json!({"A": "a", "n": 3})]);
+    events.commit(&roles, "r1").await;
+    let back = |job: Pipeline, id: &str, cursors_only: bool| {
+        let overrides = vec!["events=earliest".parse().unwrap()];
+        RunRequest { overrides, cursors_only, ..request_of(&job, id) }
+    };
+    for (id, cursors_only) in [("back", false), ("set", true)] {
+        let refused = ask(&roles, back(events.job(), id, cursors_only)).await;
+        let error = refused.error.unwrap();
+        for part in ["`events`", "`target.merge.columns.n = \"sum\"`", "acknowledge_images = true"] {
+            assert!(error.message.contains(part), "{part} not in {}", error.message);
+        }
+        assert_eq!(events.stored(&roles).await, [json!({"A": "a", "n": 3})], "{id}");
+    }
+    events.target = json!({"merge": {"columns": {"n": "sum"}, "acknowledge_images": true}});
+    let again = ask(&roles, back(events.job(), "again", false)).await;
+    assert_eq!(again.outcome, Some(Outcome::Committed), "{:?}", again.error);
+    assert_eq!(events.stored(&roles).await, [json!({"A": "a", "n": 6})]);
+}
+
+async fn ask(roles: &Embedded, request: RunRequest) -> BatchStatus {
+    let started = roles.coordinator.run_batch(request).await.unwrap();
+    let mut watch = roles.coordinator.watch_batch(&started.name).await.unwrap();
+    watch.wait_for(|status| status.outcome.is_some()).await.unwrap().clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,6 +103,12 @@ async fn bad_records_and_rows_without_a_key_are_in_the_error_table_with_place_re
     let second = run(&roles, &job, "r3").await;
     assert_eq!(second.outcome, Some(Outcome::Committed), "{:?}", second.error);
     let found = errors(&roles, &lake).await;
+    // Equal rows of a later batch are further rows.
+    put(&lake, "notes/3.csv", "note,n\nnone,3\n");
+    let third = run(&roles, &job, "r4").await;
+    assert_eq!((third.outcome, third.refused.rows()), (Some(Outcome::Committed), 1), "{:?}", third.error);
+    let of_result = errors(&roles, &lake).await.into_iter().filter(|row| row["source"] == RESULT_SOURCE);
+    assert_eq!(of_result.map(|row| row["seq"].to_string()).collect::<Vec<_>>(), ["1", "1", "3"]);
     let seqs: Vec<String> =
         found.iter().filter(|row| row["source"] == "notes").map(|row| row["seq"].to_string()).collect();
     assert_eq!((found.len(), seqs), (5, vec!["1".to_string(), "1".to_string(), "2".to_string()]));
@@ -163,7 +169,10 @@ async fn more_refused_rows_than_allowed_fail_the_batch_and_nothing_is_committed(
         assert!(checkpoints(&lake.path("out"), "notes").await.is_empty(), "no cursor moved");
     }
     put(&lake, "notes/1.csv", "note,n\na,1\nb,x\n");
-    let error = run(&roles, &notes(&lake, 1), "r").await;
+    // Whoever raises the limit repeats the request.
+    put(&lake, "notes/1.csv", "note,n\na,1\nb,x\nc,x\n");
+    assert_eq!(run(&roles, &notes(&lake, 1), "r").await.outcome, Some(Outcome::Failed));
+    let error = run(&roles, &notes(&lake, 2), "r").await;
     assert_eq!(error.outcome, Some(Outcome::Committed), "as many as allowed: {:?}", error.error);
 }
 
@@ -192,6 +201,8 @@ async fn an_error_table_that_is_another_table_is_refused_before_anything_is_read
     let error = refused.error.unwrap();
     assert_eq!((refused.outcome, error.reason.as_str()), (Some(Outcome::Rejected), "TARGET_MISMATCH"), "{error:?}");
     assert!(error.message.contains("it is no error table"), "{}", error.message);
+    let planned = roles.coordinator.plan_batch(notes(&lake, 5), Vec::new()).await.unwrap_err();
+    assert!(planned.to_string().contains("it is no error table"), "a plan says it as well: {planned}");
     let mut job = notes(&lake, 5);
     job.error_table.as_mut().unwrap().path = format!("{}/../out", lake.path("notes"));
     assert!(run(&roles, &job, "r2").await.error.is_some());

@@ -13,8 +13,8 @@ use crate::plan::Plans;
 /// up to it was delivered and nothing after it, so it is a completion time that each of the sources can go on from, under
 /// the key where Hudi keeps those.
 pub(crate) fn flat_of(pipeline: &Pipeline, checkpoint: &Checkpoint) -> Option<(&'static str, String)> {
-    let has_cursor = |source: &&SourceCheckpoint| source.cursor.is_some();
-    if pipeline.multi_checkpoint || checkpoint.sources.values().filter(has_cursor).count() < 2 {
+    let is_read = |source: &&SourceCheckpoint| source.cursor.is_some() || source.restart.is_some();
+    if pipeline.multi_checkpoint || checkpoint.sources.values().filter(is_read).count() < 2 {
         return flat_form(&checkpoint.sources);
     }
     let ceiling = InstantTime::from_epoch_millis(checkpoint.ceiling_millis?, Zone::Utc);

@@ -10,7 +10,7 @@ use tributary_api::checkpoint::{BatchRecord, CommitFound};
 use tributary_api::coordinator::{BatchStatus, Error, RunRequest};
 use tributary_hudi::target::{TableLock, acquire_lock};
 use tributary_hudi::{Action, Storage, TableConfig};
-use tributary_types::pipeline::{InsertConflict, Limits, Pipeline, Services, Writers};
+use tributary_types::pipeline::{ErrorTable, InsertConflict, Limits, Pipeline, Services, Writers};
 use tributary_types::{BatchName, Outcome, PipelineName, RequestId, Stage};
 
 use crate::locks::give_back;
@@ -31,6 +31,10 @@ pub(crate) fn definition_of(pipeline: &Pipeline) -> String {
     defining.accept_merge_change = false;
     if let Some(merge) = &mut defining.target.merge {
         merge.acknowledge_images = false;
+    }
+    if let Some(table) = &mut defining.error_table {
+        // A limit as well.
+        table.max_rows = ErrorTable::at("").max_rows;
     }
     // A pipeline has only string keys, so it always serialises.
     let text = serde_json::to_string(&defining).unwrap_or_default();
@@ -282,6 +286,13 @@ mod tests {
         };
         assert_eq!(definition_of(&pipeline("p", "/t")), definition_of(&pipeline("p", "/t")));
         assert_ne!(definition_of(&pipeline("p", "/t")), definition_of(&pipeline("p", "/u")));
+        let refusing = |max_rows: u64, path: &str| {
+            let mut refusing = pipeline("p", "/t");
+            refusing.error_table = Some(ErrorTable { max_rows, ..ErrorTable::at(path) });
+            definition_of(&refusing)
+        };
+        assert_eq!(refusing(1, "/e"), refusing(1000, "/e"), "whoever raises the limit means the same request");
+        assert_ne!(refusing(1, "/e"), refusing(1, "/f"));
         assert_eq!(target_key("/lake/t/"), "/lake/t");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tributary_api::coordinator::{Error, OverrideStatus};
 use tributary_api::timeline::Begin;
-use tributary_types::pipeline::{Pipeline, ReadMode, Source};
+use tributary_types::pipeline::{Operation, Pipeline, ReadMode, Source, SourceKind};
 use tributary_types::{Checkpoint, Cursor, Override, OverrideTo, SourceName};
 
 use crate::decide::begin_at;
@@ -51,7 +51,8 @@ pub(crate) fn choose(
         let applied_by = stored.and_then(|checkpoint| checkpoint.tokens.get(&token).cloned());
         let status = OverrideStatus { source: source.name.clone(), to: wanted.to.to_string(), applied_by, before };
         if status.applied_by.is_none() {
-            match move_of(source, wanted, status.before.as_ref()) {
+            let place = move_of(source, wanted, status.before.as_ref());
+            match place.and_then(|place| check_again(pipeline, source, wanted, place, status.before.as_ref())) {
                 Ok(_) if chosen.moves.contains_key(&source.name) => problems.push(format!(
                     "`{wanted}`: source `{}` is to be set to two places, none of which was applied yet: give one",
                     source.name
@@ -125,6 +126,47 @@ fn move_of(source: &Source, wanted: &Override, before: Option<&Cursor>) -> Resul
         })?,
     };
     Ok(Move { begin, by_hand: false })
+}
+
+/// Refuses to read again what an operator of the target would count again, unless the pipeline accepts that.
+fn check_again(
+    pipeline: &Pipeline,
+    source: &Source,
+    wanted: &Override,
+    place: Move,
+    before: Option<&Cursor>,
+) -> Result<Move, String> {
+    let target = &pipeline.target;
+    let combines = target.operation == Operation::Upsert;
+    let merge = target.merge.as_ref().filter(|merge| combines && !merge.acknowledge_images);
+    let (Some((key, operator)), Some(before)) = (merge.and_then(|merge| merge.counting()), before) else {
+        return Ok(place);
+    };
+    if is_at_or_after(source, &place.begin, before) {
+        return Ok(place);
+    }
+    Err(format!(
+        "`{wanted}`: source `{}` stands at {before}, and what lies before that may come a second time, which \
+         `target.merge.{key} = \"{operator}\"` would add to what is stored: set `target.merge.acknowledge_images = true` if \
+         that is meant, or make the target anew",
+        source.name
+    ))
+}
+
+/// Whether nothing that was read before `before` lies after `begin`, as far as the two tell.
+fn is_at_or_after(source: &Source, begin: &Begin, before: &Cursor) -> bool {
+    match (begin, before) {
+        // The end of a topic. Of a table or a directory the newest commit or file is delivered.
+        (Begin::Latest, _) => source.kind == SourceKind::Kafka,
+        (Begin::After(Cursor::Offsets(begin)), Cursor::Offsets(before)) => {
+            let passed =
+                |(partition, offset): (&i32, &i64)| begin.partitions.get(partition).is_some_and(|at| at >= offset);
+            begin.topic == before.topic && before.partitions.iter().all(passed)
+        }
+        (Begin::After(Cursor::File(begin)), Cursor::File(before)) => begin >= before,
+        (Begin::After(begin), before) if begin.same_clock(before) => begin.instant() >= before.instant(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -248,5 +290,52 @@ mod tests {
         let mut resuming = pipeline();
         resuming.sources[0].start = Some(Start::Resume);
         assert!(chosen(&resuming, &["a=start"], None).unwrap_err().contains("no `start` that is a place"));
+    }
+
+    #[test]
+    fn going_back_is_refused_where_rows_would_be_counted_again_unless_that_is_acknowledged() {
+        let mut pipeline = pipeline();
+        let topic = serde_json::json!({"name": "d", "kind": "kafka", "brokers": "h:9092", "topic": "t", "format": "json",
+                                       "start": "earliest"});
+        pipeline.sources.push(serde_json::from_value(topic).unwrap());
+        let cursors = [("d", "offsets:t,0:100,1:7"), ("c", "file:modified:1000:m.csv")];
+        let mut stored = stored(&format!("completed:{AT}"), &[]);
+        for (name, cursor) in cursors {
+            let mut entry = stored.sources.values().next().unwrap().clone();
+            entry.cursor = Some(cursor.parse().unwrap());
+            stored.sources.insert(SourceName::new(name).unwrap(), entry);
+        }
+        let merge = |text: &str| Some(serde_json::from_value(serde_json::json!({"default": text})).unwrap());
+        let back = [
+            "d=offsets:t,0:0,1:7",
+            "d=offsets:t,0:100",
+            "d=offsets:u,0:100,1:7",
+            "d=earliest",
+            "d=start",
+            "c=file:modified:999:z.csv",
+            "c=latest",
+            "a=snapshot",
+        ];
+        let on = ["d=offsets:t,0:100,1:7", "d=offsets:t,0:101,1:7,2:0", "d=latest", "c=file:modified:1000:m.csv"];
+        for operator in ["sum", "count", "concat(',')"] {
+            pipeline.target.merge = merge(operator);
+            for place in back {
+                let refused = chosen(&pipeline, &[place], Some(&stored)).unwrap_err();
+                for part in [&format!("`{place}`"), "`target.merge.default = ", "acknowledge_images = true"] {
+                    assert!(refused.contains(part), "{part} in {refused}");
+                }
+                assert!(chosen(&pipeline, &[place], None).is_ok(), "nothing was read before");
+            }
+            for place in on {
+                assert!(chosen(&pipeline, &[place], Some(&stored)).is_ok(), "{place}");
+            }
+        }
+        pipeline.target.merge.as_mut().unwrap().acknowledge_images = true;
+        assert!(back.iter().all(|place| chosen(&pipeline, &[place], Some(&stored)).is_ok()));
+        pipeline.target.merge = merge("max");
+        assert!(
+            back.iter().all(|place| chosen(&pipeline, &[place], Some(&stored)).is_ok()),
+            "the same rows, the same value"
+        );
     }
 }

@@ -27,7 +27,7 @@ use crate::catalog::Catalog;
 use crate::control::Control;
 use crate::history::{definition_of_request, target_key};
 use crate::plan::{Purpose, open};
-use crate::refused::refusing;
+use crate::refused::{check_error_table, refusing};
 use crate::registry::{Admitted, Registry, answers};
 use crate::remains::refuse_reading_the_target;
 use crate::schedule::{Claim, Limits, Schedule, Turn};
@@ -465,6 +465,9 @@ impl Coordinator for Service {
         let inner = &self.inner;
         let storage = inner.open_target(url)?;
         refuse_reading_the_target(inner.stores.as_ref(), &pipeline, &storage)?;
+        if let Some(table) = &pipeline.error_table {
+            check_error_table(inner, &pipeline, table, &storage).await?;
+        }
         let existing = TargetState::load(&storage).await?;
         if let Some(target) = &existing {
             let problems = check_config(&pipeline.target, &target.config);

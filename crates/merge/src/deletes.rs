@@ -11,9 +11,10 @@ use std::collections::BTreeSet;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, JoinType};
+use datafusion::common::{DFSchema, JoinType, ScalarValue};
 use datafusion::error::DataFusionError;
-use datafusion::logical_expr::{Expr, Join, LogicalPlan, TableScan};
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{BinaryExpr, Expr, Join, LogicalPlan, Operator, TableScan};
 use tributary_api::merge::Error;
 use tributary_types::{IS_DELETED, SourceName};
 
@@ -77,6 +78,19 @@ impl<'a> Deletes<'a> {
         }
     }
 
+    /// Refuses a step in Rust over a source that delivers deletes: nobody can tell what becomes of a row in it.
+    pub(crate) fn check_rust(&self, name: &str) -> Result<(), Error> {
+        let Some(relation) = self.relations.first() else { return Ok(()) };
+        let source = relation.source;
+        Err(sql_error(
+            None,
+            format!(
+                "deletes of source `{source}` (`deletes = \"propagate\"`) cannot be followed through the Rust step `{name}`: \
+                 leave `deletes` of `{source}` out, or say in SQL what the step does"
+            ),
+        ))
+    }
+
     fn check_result(&self, plan: &LogicalPlan) -> Found {
         let sources: BTreeSet<&str> = self.relations.iter().map(|relation| relation.source.as_str()).collect();
         let whose = sources.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" and ");
@@ -100,8 +114,9 @@ impl<'a> Deletes<'a> {
         match sources.iter().find(|source| !carried.contains(**source)) {
             None => Ok(()),
             Some(source) => refuse(format!(
-                "has no row of `<SRC:{source}>` in its result, so the deletes of source `{source}` are lost: select from it, \
-                 with its `{IS_DELETED}`, or leave `deletes = \"propagate\"` out"
+                "has no row of `<SRC:{source}>` in its result, or only those that are no deletes (`WHERE NOT {IS_DELETED}`), \
+                 so the deletes of source `{source}` are lost: select from it, with its `{IS_DELETED}`, or leave `deletes = \
+                 \"propagate\"` out"
             )),
         }
     }
@@ -137,6 +152,10 @@ impl<'a> Deletes<'a> {
             }
             LogicalPlan::Join(join) => self.follow_join(join, flags, carried),
             LogicalPlan::Union(union) => union.inputs.iter().try_for_each(|input| self.follow(input, flags, carried)),
+            // What is below is looked at, and nothing of it counts as carried.
+            LogicalPlan::Filter(filter) if drops_deletes(&filter.predicate, &filter.input, flags) => {
+                self.follow(&filter.input, flags, &mut BTreeSet::new())
+            }
             LogicalPlan::Filter(_)
             | LogicalPlan::Sort(_)
             | LogicalPlan::Repartition(_)
@@ -265,6 +284,31 @@ fn merges_rows(plan: &LogicalPlan) -> Option<&'static str> {
         LogicalPlan::Sort(sort) if sort.fetch.is_some() => Some("LIMIT"),
         _ => None,
     }
+}
+
+/// Whether a condition keeps no row that is a delete: by the flag of a relation, as long as it has its name.
+fn drops_deletes(predicate: &Expr, input: &LogicalPlan, flags: Option<&BTreeSet<usize>>) -> bool {
+    let Some(flags) = flags else { return false };
+    let is_flag = |expr: &Expr| match expr {
+        Expr::Column(column) if column.name == IS_DELETED => {
+            input.schema().maybe_index_of_column(column).is_some_and(|at| flags.contains(&at))
+        }
+        _ => false,
+    };
+    let is =
+        |expr: &Expr, wanted: bool| matches!(expr, Expr::Literal(ScalarValue::Boolean(Some(it)), _) if *it == wanted);
+    split_conjunction(predicate).into_iter().any(|part| match part {
+        Expr::Not(flag) | Expr::IsFalse(flag) | Expr::IsNotTrue(flag) => is_flag(flag),
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            let told = match op {
+                Operator::Eq => false,
+                Operator::NotEq => true,
+                _ => return false,
+            };
+            (is_flag(left) && is(right, told)) || (is_flag(right) && is(left, told))
+        }
+        _ => false,
+    })
 }
 
 /// Adds the positions of the columns that an expression reads.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::temporal_conversions::timestamp_ms_to_datetime;
 use datafusion::catalog::view::ViewTable;
+use datafusion::common::TableReference;
 use datafusion::datasource::provider_as_source;
 use datafusion::error::DataFusionError;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -192,7 +193,10 @@ impl Engine {
         let before = usize::from(job.text.is_some());
         for (number, step) in job.then.iter().enumerate() {
             let next = match (step, planned) {
-                (Step::Rust(name), None) => self.plan_first(job, &tables, name),
+                (Step::Rust(name), None) => deletes.check_rust(name).and_then(|()| self.plan_first(job, &tables, name)),
+                (Step::Rust(name), Some(result)) => {
+                    deletes.check_rust(name).and_then(|()| self.plan_rust_over(result, name))
+                }
                 (Step::Refused(rows), result) => self.plan_refused(job, rows, result, shape),
                 (_, None) => Err(internal("there is neither SQL nor a step that takes its place")),
                 (step, Some(result)) => self.plan_step(state, result, step),
@@ -220,10 +224,18 @@ impl Engine {
         self.plan_rust(name, inputs)
     }
 
+    /// Plans a step in Rust over the result of the one before it.
+    fn plan_rust_over(&self, before: LogicalPlan, name: &str) -> Result<LogicalPlan, Error> {
+        check_distinct(&before)?;
+        self.plan_rust(name, vec![(RESULT_INPUT.to_string(), before)])
+    }
+
     fn plan_rust(&self, name: &str, inputs: Vec<NamedPlan>) -> Result<LogicalPlan, Error> {
         let transform = self.transforms.find(name).map_err(|error| sql_error(None, error.message))?;
         let table = TransformTable::plan(name, transform, inputs)?;
-        LogicalPlanBuilder::scan(RESULT, provider_as_source(Arc::new(table)), None)
+        // A name that no relation has: what is read of a step is nobody's column.
+        let result = TableReference::bare(format!("result of Rust step {name}"));
+        LogicalPlanBuilder::scan(result, provider_as_source(Arc::new(table)), None)
             .and_then(LogicalPlanBuilder::build)
             .map_err(|error| from_planning(&error))
     }
@@ -290,10 +302,7 @@ impl Engine {
         let text = match step {
             Step::Flatten { separator } => return flatten(before, separator),
             Step::Sql(text) => bind_result(text)?,
-            Step::Rust(name) => {
-                check_distinct(&before)?;
-                return self.plan_rust(name, vec![(RESULT_INPUT.to_string(), before)]);
-            }
+            Step::Rust(name) => return self.plan_rust_over(before, name),
             Step::Refused(_) => return Err(internal("rows are refused in the last step only")),
         };
         check_distinct(&before)?;

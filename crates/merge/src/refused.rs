@@ -69,8 +69,9 @@ fn as_errors(rows: &RefusedRows, from: LogicalPlanBuilder, value: impl Fn(&str) 
     from.project(columns).and_then(LogicalPlanBuilder::build).map_err(|error| from_planning(&error))
 }
 
-/// Rows of the result that have no record key. Of equal rows each is kept; what names one is its content and its number
-/// among those that are equal, so that it is the same when the batch is tried again.
+/// Rows of the result that have no record key. Of equal rows each is kept; what names one is the batch's sequence number,
+/// its content and its number among those that are equal, so that it is the same when the batch is tried again and another
+/// one when a later batch refuses an equal row.
 fn without_key(rows: &RefusedRows, key: &RefusedKey, result: LogicalPlan) -> Result<LogicalPlan, Error> {
     let fail = |error| from_planning(&error);
     let mut missing: Option<Expr> = None;
@@ -97,7 +98,7 @@ fn without_key(rows: &RefusedRows, key: &RefusedKey, result: LogicalPlan) -> Res
         "source" => lit(RESULT_SOURCE),
         "position" => {
             let digest = cast(md5().call(vec![column("raw")]), DataType::Utf8);
-            concat().call(vec![digest, lit("-"), cast(column("number"), DataType::Utf8)])
+            concat().call(vec![lit(format!("{}-", rows.seq)), digest, lit("-"), cast(column("number"), DataType::Utf8)])
         }
         "reason" => lit(NULL_KEY),
         "message" => lit(format!("record key column `{named}` is null")),

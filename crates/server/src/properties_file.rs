@@ -16,8 +16,9 @@ mod topics;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use tributary_types::pipeline::{Pipeline, SourceKind};
+use tributary_types::pipeline::{Pipeline, Source, SourceKind};
 use tributary_types::{Override, OverrideTo};
 
 use crate::cli::JobArgs;
@@ -204,7 +205,10 @@ fn own_keys(props: &mut Props, job: &mut Map<String, Value>) {
             Some((named.next()?, field.to_string()))
         });
         match place {
-            Some((source, field)) => put(source, &field, &text),
+            Some((source, field)) => {
+                let value = value_of::<Source>(json!({"name": "s", "path": "/s"}), &field, &text);
+                put(source, &field, value);
+            }
             None => props.problem(format!(
                 "`tributary.source.{key}` names no source of the job: write `tributary.source.NAME.KEY`, dots of the name \
                  as underscores"
@@ -212,25 +216,40 @@ fn own_keys(props: &mut Props, job: &mut Map<String, Value>) {
         }
     }
     for (key, text) in props.take_all(OWN_PREFIX) {
-        put(job, &key, &text);
+        let empty = json!({"name": "p", "target": {"path": "/t", "table_name": "t", "record_key": ["k"]}});
+        let value = value_of::<Pipeline>(empty, &key, &text);
+        put(job, &key, value);
     }
 }
 
-fn put(object: &mut Map<String, Value>, path: &str, text: &str) {
+/// The value that a text is: a flag, a number or a list, unless the key is of a text. `empty` is the least of a `T`.
+fn value_of<T: DeserializeOwned>(empty: Value, path: &str, text: &str) -> Value {
+    let list = || serde_json::from_str::<Value>(text).ok().filter(Value::is_array);
+    let value = match (text.parse::<bool>(), text.parse::<u64>()) {
+        (Ok(flag), _) => Value::Bool(flag),
+        (_, Ok(number)) => json!(number),
+        _ => return list().unwrap_or_else(|| Value::String(text.to_string())),
+    };
+    let is_of_another_type = |value: &Value| {
+        let mut with = empty.clone();
+        if let Some(object) = with.as_object_mut() {
+            put(object, path, value.clone());
+        }
+        serde_json::from_value::<T>(with).err().is_some_and(|error| error.to_string().contains("invalid type"))
+    };
+    let as_text = Value::String(text.to_string());
+    if is_of_another_type(&value) && !is_of_another_type(&as_text) { as_text } else { value }
+}
+
+fn put(object: &mut Map<String, Value>, path: &str, value: Value) {
     match path.split_once('.') {
         Some((head, rest)) => {
             let inner = object.entry(head).or_insert_with(|| Value::Object(Map::new()));
             if let Some(inner) = inner.as_object_mut() {
-                put(inner, rest, text);
+                put(inner, rest, value);
             }
         }
         None => {
-            let list = || serde_json::from_str::<Value>(text).ok().filter(Value::is_array);
-            let value = match (text.parse::<bool>(), text.parse::<u64>()) {
-                (Ok(flag), _) => Value::Bool(flag),
-                (_, Ok(number)) => json!(number),
-                _ => list().unwrap_or_else(|| Value::String(text.to_string())),
-            };
             object.insert(path.to_string(), value);
         }
     }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use tributary_api::timeline::{Deleted, Error, InstantFact, Split};
+use tributary_api::timeline::{Begin, Deleted, Error, InstantFact, PlanRequest, Split};
 use tributary_hudi as hudi;
 use tributary_hudi::{DataFiles, FileSlice, GroupKey, LogNames};
 use tributary_types::pipeline::TableType;
@@ -21,9 +21,21 @@ use crate::fault::fault;
 use crate::relations::{Listing, Pinning, Relations};
 use crate::touched::{Change, Touched, touched};
 
+/// Whether nothing of the source was delivered before its window, so that nothing of it can be deleted: it begins where
+/// its `start` says, and not at a cursor, be it one of a commit or one that somebody set.
+fn is_first(request: &PlanRequest) -> bool {
+    match request.begin {
+        Begin::After(_) => request.fingerprint.is_none() && !request.by_hand,
+        _ => true,
+    }
+}
+
 impl Pinning<'_> {
     /// Adds splits of deleted records to the rows that the window's instants wrote.
     pub(crate) async fn add_deleted(&self, relations: &mut Relations) -> Result<(), Error> {
+        if is_first(self.request) {
+            return Ok(());
+        }
         let begin = self.window.begin.as_ref().and_then(Cursor::instant);
         // Before the first commit of a table there is nothing that could be deleted.
         let Some(begin) = begin.filter(|begin| !begin.is_init() && !self.window.instants.is_empty()) else {

@@ -352,27 +352,30 @@ pub fn same_location(one: &str, other: &str) -> bool {
 /// The flat form of `sources`: the metadata key and its value. `None` when there is no cursor to write.
 ///
 /// One source: what the Java source of that kind writes under the key it uses. Several: `name=value,…` in byte order of
-/// the names.
+/// the names, of those that have a cursor. A source that begins anew has none and counts as one.
 pub fn flat_form(sources: &BTreeMap<SourceName, SourceCheckpoint>) -> Option<(&'static str, String)> {
     let cursors: Vec<(&SourceName, &Cursor)> =
         sources.iter().filter_map(|(name, source)| source.cursor.as_ref().map(|cursor| (name, cursor))).collect();
+    let restarting = sources.values().any(|source| source.cursor.is_none() && source.restart.is_some());
     match cursors.as_slice() {
         [] => None,
+        several if restarting => Some((FLAT_KEY, named_cursors(several))),
         [(_, Cursor::Completed(instant))] => Some((FLAT_KEY_V2, instant.to_string())),
         [(_, Cursor::Requested(instant))] => Some((FLAT_KEY, instant.to_string())),
         [(_, Cursor::File(position))] => Some((FLAT_KEY, flat_position(position))),
         [(_, Cursor::Offsets(offsets))] => Some((FLAT_KEY, offsets.to_string())),
-        several => {
-            let value = |cursor: &Cursor| match cursor {
-                Cursor::Requested(instant) | Cursor::Completed(instant) => instant.to_string(),
-                Cursor::File(position) => percent_encoded(&flat_position(position)),
-                Cursor::Offsets(offsets) => percent_encoded(&offsets.to_string()),
-            };
-            let entries: Vec<String> =
-                several.iter().map(|(name, cursor)| format!("{name}={}", value(cursor))).collect();
-            Some((FLAT_KEY, entries.join(",")))
-        }
+        several => Some((FLAT_KEY, named_cursors(several))),
     }
+}
+
+fn named_cursors(cursors: &[(&SourceName, &Cursor)]) -> String {
+    let value = |cursor: &Cursor| match cursor {
+        Cursor::Requested(instant) | Cursor::Completed(instant) => instant.to_string(),
+        Cursor::File(position) => percent_encoded(&flat_position(position)),
+        Cursor::Offsets(offsets) => percent_encoded(&offsets.to_string()),
+    };
+    let entries: Vec<String> = cursors.iter().map(|(name, cursor)| format!("{name}={}", value(cursor))).collect();
+    entries.join(",")
 }
 
 /// What `DFSPathSelector` keeps: the newest modification that was read, in milliseconds. No Java source reads by name;
@@ -617,6 +620,20 @@ mod tests {
         assert_eq!(flat_form(&sources), Some((FLAT_KEY, expected.to_string())));
         let (good, bad) = parse_flat_form(expected);
         assert_eq!((good.len(), bad.len()), (3, 0));
+    }
+
+    #[test]
+    fn one_of_two_sources_that_begins_anew_leaves_the_form_of_several() {
+        let anew =
+            SourceCheckpoint { cursor: None, restart: Some(Start::Snapshot), ..source("completed:20250101000000000") };
+        let mut sources =
+            BTreeMap::from([(name("a"), source("completed:20250606182826197")), (name("b"), anew.clone())]);
+        assert_eq!(flat_form(&sources), Some((FLAT_KEY, "a=20250606182826197".to_string())));
+        sources.insert(name("a"), anew);
+        assert_eq!(flat_form(&sources), None, "there is no cursor");
+        let lookup = SourceCheckpoint { cursor: None, ..source("completed:20250101000000000") };
+        let beside = BTreeMap::from([(name("a"), source("completed:20250606182826197")), (name("b"), lookup)]);
+        assert_eq!(flat_form(&beside), Some((FLAT_KEY_V2, "20250606182826197".to_string())), "a look-up has none ever");
     }
 
     #[test]

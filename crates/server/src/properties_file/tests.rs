@@ -137,6 +137,20 @@ fn keys_without_a_meaning_are_told_and_unknown_own_keys_are_refused() {
 }
 
 #[test]
+fn digits_stay_a_text_where_the_key_is_of_one() {
+    let own = "tributary.name=2025\ntributary.source.db_orders.start=20250606182826197\n\
+               tributary.source.db_orders.num_instants=7\ntributary.source.db_orders.meta_columns=true\n\
+               tributary.target.on_null_key=error_table\n\
+               tributary.error_table.path=/e\ntributary.error_table.table_name=17\ntributary.error_table.max_rows=17\n";
+    let job = read(&[MANY, own, TARGET]).unwrap();
+    let source = &job.pipeline.sources[0];
+    assert_eq!(source.start, Some(Start::At("completed:20250606182826197".parse().unwrap())));
+    assert_eq!((job.pipeline.name.as_str(), source.num_instants, source.meta_columns), ("2025", 7, true));
+    let table = job.pipeline.error_table.unwrap();
+    assert_eq!((table.table_name.as_str(), table.max_rows), ("17", 17));
+}
+
+#[test]
 fn own_keys_say_what_a_pipeline_file_says() {
     let own = "tributary.name=job\ntributary.limits.memory=2GiB\ntributary.source.db_orders.on_stale=snapshot\n\
                tributary.accept_binding_change=true\ntributary.override.db_orders=completed:20250606182826197\n\

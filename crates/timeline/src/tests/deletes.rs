@@ -36,6 +36,8 @@ const FLAG: &str = "_hoodie_is_deleted";
 fn with_deletes(url: &str, begin: Begin, end: Option<Cursor>) -> PlanRequest {
     PlanRequest {
         deletes: true,
+        // Every cursor is a place that was read up to.
+        by_hand: true,
         pinned_end: end,
         num_instants: 100,
         views: Views { changed: true, end: true, begin: true },
@@ -138,6 +140,33 @@ async fn the_beginning_must_be_readable_where_deletes_are_asked_for() {
         let still = failure(service.plan(snapshot).await);
         assert!(matches!(still, Error::Stale { .. }), "what was deleted in the gap would be lost: {still}");
     }
+}
+
+#[tokio::test]
+async fn a_first_window_needs_no_state_before_it_wherever_it_starts() {
+    let oracle = Oracle::unpack("cow_v9_updates");
+    let service = service();
+    let one = PlanRequest { num_instants: 1, ..request(&oracle.url(), Begin::Earliest) };
+    let first = service.plan(one).await.unwrap();
+    // All that the newest commit found is gone, as if a cleaner kept one version only.
+    let latest = service.plan(request(&oracle.url(), Begin::Latest)).await.unwrap();
+    let newest: BTreeSet<&String> = latest.changed.as_ref().unwrap().splits.iter().map(|split| &split.path).collect();
+    let all = PlanRequest { num_instants: 100, ..request(&oracle.url(), Begin::After(first.end.clone())) };
+    let others =
+        service.plan(PlanRequest { views: Views { changed: true, end: true, begin: true }, ..all }).await.unwrap();
+    let old = others.at_begin.unwrap().splits.into_iter().map(|split| split.path);
+    for path in old.filter(|path| !newest.contains(path)) {
+        std::fs::remove_file(oracle.fixture.path().join(path)).unwrap();
+    }
+    for begin in [Begin::Latest, Begin::After(first.end.clone())] {
+        let plan =
+            service.plan(PlanRequest { deletes: true, num_instants: 100, ..request(&oracle.url(), begin) }).await;
+        let changed = plan.unwrap().changed.unwrap();
+        assert!(!changed.splits.is_empty());
+        assert!(changed.splits.iter().all(|split| !matches!(split.deleted, Deleted::UnlessIn(_))));
+    }
+    let stale = failure(service.plan(PlanRequest { deletes: true, ..resume(&first, 100) }).await);
+    assert!(matches!(stale, Error::Stale { .. }), "a later window needs it: {stale}");
 }
 
 #[tokio::test]

@@ -13,10 +13,10 @@ impl Source {
 impl Pipeline {
     /// Whether a row that deletes gives way to another row of its key in the same batch. What a table delivers as deleted is
     /// what a record was at the beginning of the window, so it says nothing against a row of the same key as of its end: a
-    /// record that moved to another partition of its table is both. An event that deletes does say something.
+    /// record that moved to another partition of its table is both. An event that deletes does say something, which is why
+    /// topics and files are not read beside such a table.
     pub fn deletes_give_way(&self) -> bool {
-        let mut read = self.sources.iter().filter(|source| source.read == ReadMode::Incremental);
-        self.sources.iter().any(Source::propagates_deletes) && read.all(|source| source.kind == SourceKind::Hudi)
+        self.sources.iter().any(Source::propagates_deletes)
     }
 }
 
@@ -43,6 +43,16 @@ pub(super) fn problems(source: &Source, pipeline: &Pipeline) -> Vec<String> {
         problems.push(format!(
             "{does_not_go} `on_stale = \"snapshot\"`: what was deleted in the gap would be lost in silence; leave \
              `on_stale = \"fail\"`"
+        ));
+    }
+    let events = |other: &&Source| other.read == ReadMode::Incremental && other.kind != SourceKind::Hudi;
+    if let Some(other) = pipeline.sources.iter().find(events) {
+        problems.push(format!(
+            "{does_not_go} source `{0}` of `kind = \"{1}\"`: a delete of a table gives way to any row of its key, since it may \
+             have moved, and one of an event does not; leave `deletes` out, read `{0}` as a look-up (`read = \
+             \"snapshot\"`), or make two pipelines of it",
+            other.name,
+            other.kind.as_str()
         ));
     }
     let operation = pipeline.target.operation;
@@ -104,11 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_tables_give_way_and_events_do_not() {
+    fn deletes_of_tables_give_way_and_events_are_not_read_beside_them() {
         let mut pipeline = pipeline();
         assert!(pipeline.deletes_give_way());
-        pipeline.sources[1].kind = SourceKind::Kafka;
-        assert!(!pipeline.deletes_give_way());
+        for kind in [SourceKind::Csv, SourceKind::Json, SourceKind::Kafka] {
+            pipeline.sources[1].kind = kind;
+            let refused = pipeline.validate().join("\n");
+            let part =
+                format!("`deletes = \"propagate\"` does not go with source `users` of `kind = \"{}\"`", kind.as_str());
+            assert!(refused.contains("source `orders`") && refused.contains(&part), "{refused}");
+        }
+        pipeline.sources[1].kind = SourceKind::Csv;
+        pipeline.sources[1].read = ReadMode::Snapshot;
+        pipeline.sources[1].start = None;
+        assert!(!pipeline.validate().join("\n").contains("does not go with source"), "a look-up has no events");
         pipeline.sources[1].kind = SourceKind::Hudi;
         pipeline.sources[0].deletes = None;
         assert!(!pipeline.deletes_give_way());

@@ -94,6 +94,13 @@ pub enum Operator {
 }
 
 impl MergeOperators {
+    /// The first operator that counts a row each time it comes, and its key below `target.merge`.
+    pub fn counting(&self) -> Option<(String, &Operator)> {
+        let default = ("default".to_string(), &self.default);
+        let named = self.columns.iter().map(|(column, operator)| (format!("columns.{column}"), operator));
+        std::iter::once(default).chain(named).find(|(_, operator)| !operator.is_idempotent())
+    }
+
     /// The operator of a column. Those in `fixed` (key, partition and ordering columns) and Hudi's own have none: they
     /// are those of the newest row.
     pub fn of(&self, column: &str, fixed: [&[String]; 3]) -> &Operator {
@@ -278,10 +285,7 @@ pub(super) fn problems(pipeline: &Pipeline) -> Vec<String> {
 
 /// Operators that count each row, over sources that may bring a row twice.
 fn repeated_rows(pipeline: &Pipeline, merge: &MergeOperators) -> Vec<String> {
-    let default = ("default".to_string(), &merge.default);
-    let named = merge.columns.iter().map(|(column, operator)| (format!("columns.{column}"), operator));
-    let counting = std::iter::once(default).chain(named).find(|(_, operator)| !operator.is_idempotent());
-    let Some((key, operator)) = counting else { return Vec::new() };
+    let Some((key, operator)) = merge.counting() else { return Vec::new() };
     let why = pipeline.sources.iter().filter(|source| source.read == ReadMode::Incremental).filter_map(|source| {
         let why = if source.kind == SourceKind::Hudi {
             "is a Hudi table: its rows are images of records, each of which comes again whenever it changed"

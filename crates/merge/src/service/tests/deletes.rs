@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use tributary_api::RowStream;
 use tributary_api::merge::Step;
+use tributary_api::transform::{Input, InputSchema, MultiTransform, TransformError, Transforms};
 use tributary_types::SourceName;
 
 use crate::fixtures::Bench;
@@ -164,4 +166,66 @@ async fn sources_that_ignore_deletes_may_be_queried_as_ever() {
     let mut bench = bench(Vec::new());
     bench.deletes.clear();
     assert!(bench.check("SELECT buyer, count(*) AS n FROM <SRC:a> GROUP BY buyer LIMIT 1").await.is_ok());
+}
+
+/// A step in Rust that says of no row that it is a delete.
+struct Unflagged;
+
+impl MultiTransform for Unflagged {
+    fn schema(&self, inputs: &[InputSchema]) -> Result<SchemaRef, TransformError> {
+        Ok(Arc::clone(&inputs[0].schema))
+    }
+
+    fn apply(&self, mut inputs: Vec<Input>) -> Result<RowStream, TransformError> {
+        Ok(inputs.remove(0).rows)
+    }
+}
+
+#[tokio::test]
+async fn a_step_in_rust_over_a_source_that_delivers_deletes_is_refused_by_its_name() {
+    let step = || vec![Step::Rust("unflagged".to_string())];
+    let transforms = || Transforms::new().register("unflagged", Arc::new(Unflagged)).unwrap();
+    let what = "deletes of source `a` (`deletes = \"propagate\"`) cannot be followed through the Rust step `unflagged`";
+    for query in ["SELECT * FROM <SRC>", "SELECT * FROM <SRC:a>", "SELECT * FROM <SRC_0>"] {
+        let mut bench = only_a(step());
+        bench.transforms = transforms();
+        let refused = bench.refusal(query).await;
+        assert!(refused.contains("step 2") && refused.contains(what), "`{query}`: {refused}");
+        bench.then.push(sql("SELECT *, false AS gone FROM <SRC>"));
+        assert!(bench.refusal(query).await.contains(what), "`{query}`");
+        bench.deletes.clear();
+        if let Err(error) = bench.check(query).await {
+            panic!("`{query}`: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_result_of_a_step_in_rust_is_no_column_of_a_source() {
+    let mut bench = bench(vec![Step::Rust("unflagged".to_string()), sql("SELECT id AS k FROM <SRC>")]);
+    bench.deletes.clear();
+    bench.transforms = Transforms::new().register("unflagged", Arc::new(Unflagged)).unwrap();
+    let checked = bench.check("SELECT * FROM <SRC>").await.unwrap();
+    assert!(checked.origins[0].columns.is_empty(), "{:?}", checked.origins);
+}
+
+#[tokio::test]
+async fn a_condition_that_drops_every_delete_is_refused_and_one_part_of_a_union_may_have_it() {
+    for condition in [
+        "NOT _hoodie_is_deleted",
+        "id > 0 AND NOT _hoodie_is_deleted",
+        "_hoodie_is_deleted = false",
+        "_hoodie_is_deleted IS NOT TRUE",
+        "_hoodie_is_deleted IS FALSE",
+        "_hoodie_is_deleted <> true",
+    ] {
+        let query = format!("SELECT id, _hoodie_is_deleted FROM <SRC:a> WHERE {condition}");
+        let refused = only_a(Vec::new()).refusal(&query).await;
+        assert!(refused.contains("only those that are no deletes"), "`{query}`: {refused}");
+    }
+    let divided = "SELECT id, amount, _hoodie_is_deleted FROM <SRC:a> WHERE NOT _hoodie_is_deleted \
+                   UNION ALL SELECT id, 0, _hoodie_is_deleted FROM <SRC:a> WHERE _hoodie_is_deleted";
+    if let Err(error) = only_a(Vec::new()).check(divided).await {
+        panic!("{error}");
+    }
 }
