@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use apache_avro::Schema;
 use bytes::Bytes;
 use hudi_core::hfile::{HFileReader, HFileRecord};
 use hudi_core::metadata::table_record::{
@@ -272,7 +273,9 @@ fn valid_blocks<'a>(blocks: Vec<(&'a str, LogBlock)>, valid: &HashSet<String>) -
     Ok(kept)
 }
 
-fn merge_hfile(listing: &mut Listing, file: &str, bytes: &Bytes, schema: Option<&str>) -> Result<()> {
+/// The records of an HFile and the schema that they were written in; `schema` is that of its block, where the HFile does
+/// not tell it itself.
+pub(crate) fn hfile_records(file: &str, bytes: &[u8], schema: Option<&str>) -> Result<(Vec<HFileRecord>, Schema)> {
     let mut reader = HFileReader::new(bytes.to_vec()).map_err(|e| Error::corrupt(file, e))?;
     let records = reader.collect_records().map_err(|e| Error::corrupt(file, e))?;
     let own_schema = reader.avro_schema_json().map_err(|e| Error::corrupt(file, e))?;
@@ -280,6 +283,11 @@ fn merge_hfile(listing: &mut Listing, file: &str, bytes: &Bytes, schema: Option<
         return Err(Error::corrupt(file, "no schema in its file info"));
     };
     let schema = parse_avro_schema(schema).map_err(|e| Error::corrupt(file, e))?;
+    Ok((records, schema))
+}
+
+fn merge_hfile(listing: &mut Listing, file: &str, bytes: &Bytes, schema: Option<&str>) -> Result<()> {
+    let (records, schema) = hfile_records(file, bytes, schema)?;
     for record in &records {
         let decoded = decode_files_partition_record_with_schema(record, &schema);
         merge_record(listing, file, record, decoded.map_err(|e| Error::corrupt(file, e))?)?;

@@ -30,7 +30,7 @@ use super::metadata::{FileChange, METADATA_DIR, Part, files_part, write_parts};
 use crate::base_file::parse_base_file_name;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
-use crate::mdt_read::{Slice, file_id, newest_slices, own_timeline, read_slice};
+use crate::mdt_read::{Slice, file_id, hfile_records, newest_slices, own_timeline, read_slice};
 use crate::parquet_file::footer_bytes;
 use crate::storage::{REQUESTS_AT_ONCE, Storage};
 use crate::timeline::Timeline;
@@ -321,18 +321,13 @@ pub(super) async fn read_statistics(
 }
 
 fn decode(path: &str, hfile: &[u8], schema: Option<&str>) -> Result<Vec<(String, ColumnStatsMetadata)>> {
-    let corrupt = |e: &dyn std::fmt::Display| Error::corrupt(path, e);
-    let mut reader = hudi_core::hfile::HFileReader::new(hfile.to_vec()).map_err(|e| corrupt(&e))?;
-    let records = reader.collect_records().map_err(|e| corrupt(&e))?;
-    let own_schema = reader.avro_schema_json().map_err(|e| corrupt(&e))?;
-    let Some(schema) = own_schema.or(schema) else {
-        return Err(Error::corrupt(path, "no schema in its file info"));
-    };
-    let schema = hudi_core::metadata::table_record::parse_avro_schema(schema).map_err(|e| corrupt(&e))?;
+    let (records, schema) = hfile_records(path, hfile, schema)?;
     let mut decoded = Vec::with_capacity(records.len());
     for record in records {
         let key = record.key_as_str().unwrap_or_default().to_string();
-        let Some(stats) = decode_column_stats_entry(record.value(), Some(&schema)).map_err(|e| corrupt(&e))? else {
+        let Some(stats) =
+            decode_column_stats_entry(record.value(), Some(&schema)).map_err(|e| Error::corrupt(path, e))?
+        else {
             return Err(Error::corrupt(path, format!("record `{key}` holds no statistics")));
         };
         decoded.push((key, stats));
